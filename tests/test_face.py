@@ -47,7 +47,7 @@ assert {number: signal.getsignal(number) for number in signal.valid_signals()} =
 assert not logging.getLogger().handlers and not logging.getLogger("amqpmesh").handlers, "logging"
 assert not [name for name in sys.modules if name.startswith(("amqpmesh.pipeline", "pyspark"))], "pipeline"
 """
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

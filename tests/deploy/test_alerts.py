@@ -179,7 +179,7 @@ def test_prometheus_own_tool_says_the_same(tmp_path: Path) -> None:
     (tmp_path / "alerts.yml").write_text(yaml.safe_dump(rules_without_texts), encoding="utf-8")
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["alerts.yml"], "tests": tests}), encoding="utf-8")
     for command in (("check", "rules", str(RULES)), ("test", "rules", "test.yml")):
-        done = subprocess.run([promtool, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([promtool, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

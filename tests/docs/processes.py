@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT
 
-PATIENCE = 60.0  # seconds; nothing that uses it takes ten
+PATIENCE = 120.0  # seconds; nothing that uses it takes ten
 
 
 def environment(folder: Path) -> dict[str, str]:

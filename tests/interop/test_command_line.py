@@ -33,7 +33,7 @@ def listener(program):
 def amqpmesh(*arguments, stdin=""):
     """Run a command to its end, and return it."""
     command = [sys.executable, "-m", "amqpmesh", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=120)
 
 
 def texts(*bodies):

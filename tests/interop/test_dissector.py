@@ -131,7 +131,7 @@ def tshark(required_in_ci, tmp_path):
         command = [program, "-r", str(path), "-d", f"tcp.port=={ROUTER_PORT},amqp", "-Y", display]
         if fields:
             command += ["-T", "fields", *(argument for field in fields for argument in ("-e", field))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         return done.stdout.splitlines()
 
     return run

@@ -85,7 +85,7 @@ def pair(start_shared_router, policy):
     for router, other in ((a, "B"), (b, "A")):
         command = [sys.executable, "-m", "amqpmesh", "status", other, "--url", router.urls[2]]
         give_up_at = monotonic() + 20
-        while subprocess.run(command, cwd=ROOT, timeout=20, capture_output=True, check=False).returncode:
+        while subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, check=False).returncode:
             assert monotonic() < give_up_at, "the routers do not find each other"
     return a, b
 

@@ -57,7 +57,7 @@ def await_each_other(url, router):
     """Wait until the router at a URL knows another one: before that, it does not find addresses there."""
     command = [sys.executable, "-m", "amqpmesh", "status", router, "--url", url]
     give_up_at = monotonic() + 20
-    while subprocess.run(command, cwd=ROOT, timeout=20, capture_output=True, check=False).returncode:
+    while subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, check=False).returncode:
         assert monotonic() < give_up_at, "the routers do not find each other"
 
 
@@ -220,7 +220,7 @@ def test_a_trace_follows_a_message_to_a_receiver_at_the_other_end(family, line, 
     receiver = client(f"{family}_receive", line["C"].url, "--address", address, "--count", "1")
     receiver.expect("attached")
     command = [sys.executable, "-m", "amqpmesh", "trace", address, "--json", "--url", line["A"].url]
-    said = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+    said = subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, text=True, check=False)
     receiver.finish()
     assert (said.returncode, said.stderr) == (0, "")
     told = json.loads(said.stdout)

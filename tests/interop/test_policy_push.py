@@ -30,7 +30,7 @@ manage = ["write"]
 
 def amqpmesh(*arguments, expected=0):
     command = [sys.executable, "-m", "amqpmesh", *arguments]
-    done = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, text=True, check=False)
     assert done.returncode == expected, (done.stdout, done.stderr)
     return done.stdout
 

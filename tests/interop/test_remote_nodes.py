@@ -47,7 +47,7 @@ async def test_a_message_has_the_outcome_of_the_remote_node(family, listener):
     outcomes = '[{"outcome": "accepted"}, {"outcome": "rejected"}, {"outcome": "released"}]'
     peer = listener(family, "--credit", "10", "--outcomes", outcomes)
     async with elsewhere(peer.url) as router, router.sender("elsewhere") as sender:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await sender.send(Message("one"))
             with pytest.raises(RejectedError):
                 await sender.send(Message("two"))
@@ -60,7 +60,7 @@ async def test_a_message_has_the_outcome_of_the_remote_node(family, listener):
 async def test_a_message_of_the_remote_node_is_received_and_its_outcome_returned(family, listener):
     peer = listener(family, messages=[GIVEN])
     async with elsewhere(peer.url) as router, router.receiver("elsewhere", credit=1) as receiver:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             (await receiver.receive()).reject("amqp:not-allowed", "so it is")
             outcome = await trio.to_thread.run_sync(peer.expect, "outcome")
     assert outcome["outcome"] == "rejected"
@@ -69,6 +69,6 @@ async def test_a_message_of_the_remote_node_is_received_and_its_outcome_returned
 @both
 async def test_what_is_not_there_is_not_here(family, listener):
     async with elsewhere(listener(family).url, address="missing") as router:
-        with trio.fail_after(10), pytest.raises(LinkDetachedError, match="no such node"):
+        with trio.fail_after(60), pytest.raises(LinkDetachedError, match="no such node"):
             async with router.sender("elsewhere") as sender:
                 await sender.send("x")

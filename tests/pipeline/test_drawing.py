@@ -80,5 +80,5 @@ def test_nothing_is_drawn_by_way_of_a_display() -> None:
         "import sys, amqpmesh.pipeline.report as report\n"
         "print([name for name in ('matplotlib.pyplot', 'tkinter', 'IPython') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n"

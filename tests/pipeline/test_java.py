@@ -46,7 +46,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arguments_told(home: Path, *arguments: str) -> list[str]:
-    told = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True, timeout=30)
+    told = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True, timeout=120)
     return told.stdout.splitlines()
 
 
@@ -132,7 +132,7 @@ def test_without_a_cache_it_is_in_a_temporary_folder_of_this_process(
 def test_a_temporary_folder_is_gone_with_its_process(installed: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": "/dev/null", "PYTHONPATH": os.getcwd()}
     told = subprocess.run(
-        [sys.executable, "-m", "amqpmesh.pipeline.java"], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "amqpmesh.pipeline.java"], env=environment, capture_output=True, text=True, timeout=120
     )
     assert (told.returncode, told.stderr) == (0, "")
     assert "amqpmesh-java-" in told.stdout

@@ -134,7 +134,7 @@ def test_a_renewed_authority_and_the_one_before_are_the_same_to_routers(files: F
 def openssl() -> Callable[..., subprocess.CompletedProcess[str]]:
     if shutil.which("openssl") is None:
         pytest.skip("NOT TESTED, missing: openssl")
-    return lambda *words: subprocess.run(["openssl", *words], capture_output=True, text=True, timeout=60)
+    return lambda *words: subprocess.run(["openssl", *words], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("purpose", ["sslclient", "sslserver"])

@@ -181,7 +181,7 @@ async def example() -> None:
         nursery.start_soon(quotes, router)
         async with connect(router.listeners[0].url, reconnect=True) as connection:
             async with connection.requester("quotes") as quote:
-                with trio.fail_after(5):
+                with trio.fail_after(60):
                     reply = await quote.request(b"EUR/CHF")
                 assert reply.body == b"0.93 EUR/CHF"
             ready = trio.Event()

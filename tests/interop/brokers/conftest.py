@@ -50,7 +50,7 @@ from tests.interop.conftest import PATIENCE, Credentials, Lines
 
 INSTALLED = Path("/usr/lib/rabbitmq/lib")
 #: Seconds until it is up, on two busy cores: five to ten were measured.
-STARTING = 60.0
+STARTING = 120.0
 
 USER, PASSWORD = "alice", "correct horse"
 #: The user of connections without a login.

@@ -3,7 +3,7 @@
 import socket
 import struct
 
-PATIENCE = 10.0  # seconds
+PATIENCE = 60.0  # seconds
 
 START, START_OK, TUNE, TUNE_OK, OPEN, OPEN_OK = (10, 10), (10, 11), (10, 30), (10, 31), (10, 40), (10, 41)
 CHANNEL_OPEN, CHANNEL_OPEN_OK = (20, 10), (20, 11)

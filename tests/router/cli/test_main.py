@@ -95,7 +95,7 @@ def test_help_is_there_before_the_library_is_read() -> None:
         "except SystemExit: pass\n"
         "print([name for name in ('trio', 'ssl', 'cryptography', 'scramp', 'networkx') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.endswith("\n[]\n")
 
 
@@ -117,7 +117,7 @@ sys.meta_path.insert(0, Interrupting())
 from amqpmesh.router.cli.main import main
 sys.exit(main(["send", "hello", "--body", "hi", "--url", "amqp://127.0.0.1:1"]))
 """
-    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
@@ -138,7 +138,7 @@ from amqpmesh.router.cli.main import main
 main(["check", "/nowhere.toml"])
 assert seen == [signal.SIG_IGN], seen
 """
-    subprocess.run([sys.executable, "-c", check], capture_output=True, timeout=30, check=True)
+    subprocess.run([sys.executable, "-c", check], capture_output=True, timeout=120, check=True)
 
 
 def test_ctrl_c_before_a_command_takes_the_signals_ends_it_with_1(
@@ -178,6 +178,6 @@ def test_a_reader_that_has_enough_is_no_error_to_speak_of() -> None:
     os.close(reading)
     with os.fdopen(writing, "w") as output:
         done = subprocess.run(
-            [sys.executable, "-m", "amqpmesh", "completion", "bash"], stdout=output, stderr=subprocess.PIPE, timeout=30
+            [sys.executable, "-m", "amqpmesh", "completion", "bash"], stdout=output, stderr=subprocess.PIPE, timeout=120
         )
     assert (done.returncode, done.stderr) == (1, b"")

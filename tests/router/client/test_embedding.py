@@ -97,7 +97,7 @@ PROGRAM = dedent(
 
 
 def test_nothing_of_the_process_is_touched_and_nothing_is_printed() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr) == ("untouched\n", "")
 
 

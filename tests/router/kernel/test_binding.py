@@ -14,7 +14,7 @@ from amqpmesh.router.kernel import binding
 
 ROOT = Path(__file__).parents[3]
 CHECKING = "TYPE_CHECKING"
-PATIENCE = 60.0  # seconds for a process, which takes less than one
+PATIENCE = 120.0  # seconds for a process, which takes less than one
 
 TELL = """
 from amqpmesh.router import kernel

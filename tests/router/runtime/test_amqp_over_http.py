@@ -31,7 +31,7 @@ PAGES = ListenerConfig(url="http://127.0.0.1:0", role="http", amqp=True)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not condition():
             await trio.sleep(0.001)
 

@@ -182,7 +182,7 @@ async def test_clients_that_wait_while_their_listener_moves_are_those_of_the_lis
     async with Router(config(f"amqp://127.0.0.1:{port}", close_time_out=0.1)) as router:
         moved = replace(router.config.listeners[0], url=f"amqp://127.0.0.1:{free_port()}")
         await router.apply(replace(router.config, listeners=(moved,)))
-        with waiting[0] as early, trio.fail_after(5):
+        with waiting[0] as early, trio.fail_after(60):
             early.sendall(AMQP + frame(Open(container_id="early")))
             while not router.statistics().connections:
                 await trio.sleep(0.001)
@@ -297,7 +297,7 @@ async def test_costs_and_connectors_follow() -> None:
         to_a = ConnectorConfig(url=a.listeners[0].url, name="there", cost=3)
 
         async def neighbours(router: Router, wanted: dict[str, int]) -> None:
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while {each.router: each.cost for each in router.statistics().neighbours} != wanted:
                     await trio.sleep(0.01)
 
@@ -328,7 +328,7 @@ async def test_links_to_another_container_come_and_go() -> None:
         to_broker = ConnectorConfig(url=broker.listeners[0].url, name="broker", role="container")
         feeds = LinkConfig(connector="broker", source="queue", address="in")
         await router.apply(replace(router.config, id="A", connectors=(to_broker,), container_links=(feeds,)))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             async with (
                 connect(router.listeners[0].url) as here,
                 connect(broker.listeners[0].url) as there,

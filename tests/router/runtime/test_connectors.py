@@ -530,7 +530,7 @@ def port_of(router: Router) -> int:
 async def test_neighbours_connect_with_certificates_of_their_mesh(tmp_path: Path) -> None:
     mesh = Certificates(tmp_path)
     listener = ListenerConfig(url="amqps://127.0.0.1:0", role="mesh")
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far:
             # The port before it is one where nobody listens.
             urls = (f"amqps://127.0.0.1:{unused()}", f"amqps://localhost:{port_of(far)}")
@@ -554,7 +554,7 @@ async def test_a_router_of_another_mesh_is_told_of_as_such_by_either_side(
     mesh, other = Certificates(tmp_path / "mill"), Certificates(tmp_path / "other", "other")
     listener = ListenerConfig(url="amqps://127.0.0.1:0", role="mesh")
     said = "it is not of the authority of this mesh"
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far:
             connector = ConnectorConfig(url=f"amqps://127.0.0.1:{port_of(far)}")
             async with Router(id="A", mesh=other.issue("A"), connectors=[connector]) as near:
@@ -588,7 +588,7 @@ async def test_a_neighbour_that_it_is_sent_to_shows_a_certificate_of_the_mesh(tm
     (tmp_path / "other").mkdir()
     mesh, other = Certificates(tmp_path), Certificates(tmp_path / "other")
     listener = ListenerConfig(url="amqps://127.0.0.1:0", role="mesh")
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with (
             Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far,
             Router(id="C", mesh=other.issue("C"), listeners=[listener]) as stranger,
@@ -612,7 +612,7 @@ async def test_certificates_are_read_again(tmp_path: Path) -> None:
     mesh, other = Certificates(tmp_path), Certificates(tmp_path / "other")
     listener = ListenerConfig(url="amqps://127.0.0.1:0", role="mesh")
     ours = other.issue("A")
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far:
             url = f"amqps://127.0.0.1:{port_of(far)}"
             async with Router(id="A", mesh=ours, connectors=[url], backoff=Backoff(0.01, 0.01)) as near:
@@ -636,7 +636,7 @@ async def test_a_neighbour_without_a_good_certificate_is_told_so(tmp_path: Path)
     both = tmp_path / "both.pem"  # it believes the other, and is not believed
     both.write_bytes(mesh.trust.read_bytes() + theirs.trust.read_bytes())
     stranger = replace(theirs, trust=both)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with Router(id="B", mesh=mesh.issue("B"), listeners=[listener]) as far:
             url = f"amqps://127.0.0.1:{port_of(far)}"
             async with Router(id="A", mesh=stranger, connectors=[url]) as near:
@@ -655,7 +655,7 @@ async def test_a_container_must_be_the_host_that_the_url_names(tmp_path: Path) -
     listener = ListenerConfig(
         url="amqps://127.0.0.1:0", tls=TlsConfig(certificate=tmp_path / "b.pem", key=tmp_path / "b.key")
     )
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with Router(id="B", listeners=[listener]) as far:
             port = port_of(far)
             tls = ConnectorTlsConfig(trust=tmp_path / "ca.pem")

@@ -177,7 +177,7 @@ async def accepted_by(listener: Listener, count: int) -> list[str]:
         if len(hosts) == count:
             scope.cancel()
 
-    with trio.fail_after(10), trio.CancelScope() as scope:
+    with trio.fail_after(60), trio.CancelScope() as scope:
         await listener.accept(admit)
     return hosts
 

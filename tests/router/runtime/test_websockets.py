@@ -45,7 +45,7 @@ HEADER = ws_frame(BINARY, AMQP, masked=False)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not condition():
             await trio.sleep(0.001)
 

@@ -13,7 +13,7 @@ import trio
 if TYPE_CHECKING:
     from amqpmesh import Router
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until a test fails that waits for an answer."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-PATIENCE = 40.0
+PATIENCE = 120.0
 """Seconds; nothing here takes one."""
 
 

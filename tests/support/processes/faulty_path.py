@@ -9,7 +9,7 @@ from contextlib import suppress
 import trio
 
 LARGEST = 1 << 16
-PATIENCE = 10.0  # seconds for the thread to begin, and to end
+PATIENCE = 60.0  # seconds for the thread to begin, and to end
 
 
 class Strait:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-PATIENCE: Final = 60.0  # seconds; nothing that uses it takes ten
+PATIENCE: Final = 120.0  # seconds; nothing that uses it takes ten
 ROOT: Final = Path(__file__).parents[3]
 ENVIRONMENT: Final[Mapping[str, str]] = {
     **{

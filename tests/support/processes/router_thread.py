@@ -15,7 +15,7 @@ from amqpmesh.router.client.sent import Sent
 from amqpmesh.router.message.content import Message
 from amqpmesh.router.runtime.router import Router
 
-PATIENCE = 40.0  # seconds; nothing here takes one
+PATIENCE = 120.0  # seconds; nothing here takes one
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds; nothing here takes one."""
 
 LOOPBACK = ListenerConfig(url="amqp://127.0.0.1:0")

@@ -60,7 +60,7 @@ def test_the_script_is_one_of_that_shell(shell: str, command: Command) -> None:
     assert (said.status, said.err) == (0, "")
     assert "receive" in said.out
     if shutil.which(shell) is not None:
-        subprocess.run([shell, "-n", "/dev/stdin"], input=said.out, text=True, check=True, timeout=30)
+        subprocess.run([shell, "-n", "/dev/stdin"], input=said.out, text=True, check=True, timeout=120)
 
 
 def test_another_shell_ends_with_2(command: Command) -> None:

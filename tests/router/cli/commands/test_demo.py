@@ -27,7 +27,7 @@ from tests.support.processes.demo_story import SUMMARY, check
 from tests.support.processes.router_thread import Command
 
 ROOT = Path(__file__).parents[4]
-PATIENCE = 60.0  # seconds; it takes a tenth of that, most of which routers take to start
+PATIENCE = 120.0  # seconds; it takes a tenth of that, most of which routers take to start
 COUNT = 600
 MODULE = ("-m", "amqpmesh")
 # The command, which is killed when its first router exists, but not for the system to kill that one with it.

@@ -20,7 +20,7 @@ from amqpmesh.router.client.connect import connect
 from tests.docs.processes import Daemon
 
 ROOT = Path(__file__).parents[4]
-PATIENCE = 30.0  # seconds; nothing here takes five
+PATIENCE = 120.0  # seconds; nothing here takes five
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
 PROGRAM = (sys.executable, "-m", "amqpmesh")
 

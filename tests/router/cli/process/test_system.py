@@ -70,4 +70,4 @@ begun = []
 begun.append(begun)
 assert any(each is begun for each in gc.get_objects())
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -29,7 +29,7 @@ from amqpmesh.router.statistics.configured import ContainerLinkState
 from amqpmesh.router.statistics.router_statistics import Statistics
 
 LOOPBACK = "amqp://127.0.0.1:0"
-PATIENCE = 20.0
+PATIENCE = 60.0
 ROUNDS = 2
 
 POLICY = """
