@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema
-from amqpmesh.pipeline.files import File, find, ordinary
+from amqpmesh.pipeline.files import File, Found, find, ordinary
+from amqpmesh.pipeline.published import digest
 from amqpmesh.pipeline.segments import Account, Finding, convert
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.telemetry.schema import VERSION
@@ -65,14 +66,23 @@ class Ingested:
     """The rows of all tables, by name; of all runs together."""
     problems: Mapping[str, tuple[int, int]]
     """The rows of `quarantine` by problem, and the number of records concerned, as far as known."""
+    digest: str
+    """Of all that the tables are made from; other tables made from the same ones need not be made again."""
 
 
-def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | None = None) -> Ingested:
-    """Convert new segments in directories.
+@dataclass(frozen=True)
+class Prepared:
+    """Segments that were found, before any is converted. Args: tasks: the conversions to be made, for executors."""
 
-    Args: events: the directories, searched recursively. out: the directory for the tables. now: seconds since 1970;
-        None: by the clock of this machine.
-    Raises: CommandError: a place is no ordinary path. OSError: a directory cannot be read, or written to.
+    place: Path
+    found: Found
+    tasks: list[dict[str, Any]]
+
+
+def prepare(events: Iterable[str], out: str, now: float | None = None) -> Prepared:
+    """Find out which segments are new; without Spark.
+
+    Args, Raises: as `ingest`.
     """
     place = ordinary(out)
     for table in TABLES:
@@ -82,22 +92,44 @@ def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | No
     known = {file: name for name, row in done.items() for file in _files(row) if (row["version"] or 0) <= VERSION}
     found = find([ordinary(each) for each in events], place, known, time.time() if now is None else now)
     new = {name: files for name, files in found.segments.items() if not known.keys() >= set(files)}
-    tasks = [_task(name, files, done.get(name)) for name, files in new.items()]
-    failures = _convert_all(spark, tasks, place)
+    return Prepared(place, found, [_task(name, files, done.get(name)) for name, files in new.items()])
+
+
+def complete(prepared: Prepared, spark: SparkSession | None) -> Ingested:
+    """Convert the new segments. Args: spark: may be None if there are none."""
+    place, found, tasks = prepared.place, prepared.found, prepared.tasks
+    failures = _convert_all(spark, tasks, place) if spark is not None else []
     done = _converted_rows(place)
-    _write_listing(place, found.findings + failures, done)
+    listed = found.findings + failures
+    _write_listing(place, listed, done)
+    told = sorted((path, finding.problem, finding.sentence) for path, finding in listed)
     return Ingested(
         converted=len(tasks) - len(failures),
         unchanged=len(found.segments) - len(tasks),
         open=found.open,
         rows={table: sum(row[table] for row in done.values()) for table in PARTITIONED},
         problems=_problems(place),
+        digest=digest(sorted(done.values(), key=lambda row: str(row["name"])), told),
     )
+
+
+def ingest(spark: SparkSession, events: Iterable[str], out: str, now: float | None = None) -> Ingested:
+    """Convert new segments in directories.
+
+    Args: events: the directories, searched recursively. out: the directory for the tables. now: seconds since 1970;
+        None: by the clock of this machine.
+    Raises: CommandError: a place is no ordinary path. OSError: a directory cannot be read, or written to.
+    """
+    return complete(prepare(events, out, now), spark)
 
 
 def job(work: Work) -> Done:
     """Run the job; it converts all segments, whatever the time of the other jobs."""
-    result = ingest(work.spark, work.events, work.place("ingest"))
+    return summary(ingest(work.spark, work.events, work.place("ingest")))
+
+
+def summary(result: Ingested) -> Done:
+    """Return what the job tells."""
     figures = {"converted": result.converted, "unchanged": result.unchanged, "open": result.open, **result.rows}
     figures["quarantined"] = sum(rows for rows, _ in result.problems.values())
     rows = tuple((problem, *counts) for problem, counts in sorted(result.problems.items()))

@@ -20,6 +20,7 @@ class Job:
 
     Args: name: its name, and its result's directory. summary: its result, in a line. title: its heading in the
         report; empty: its name. needs: jobs whose results it reads. module: its module, if it is not in this room.
+        version: of its tables; a result of another version is made again.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Job:
     needs: tuple[str, ...] = ()
     module: str = ""
     title: str = ""
+    version: int = 1
 
     def load(self) -> Callable[[Work], Done]:
         """Import the function. Raises: ModuleNotFoundError: Spark, or another package of the extra, is missing."""
@@ -36,12 +38,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Account:
-    """The result of one job, its directory, and its duration in seconds."""
+    """The result of one job, its directory, and its duration in seconds.
+
+    Args: unchanged: its input is that of an earlier run, whose result this is; nothing was computed.
+    """
 
     job: Job
     place: str
     seconds: float
     done: Done
+    unchanged: bool = False
 
 
 def _by_name(*jobs: Job) -> Mapping[str, Job]:

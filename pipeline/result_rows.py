@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset, fs
 
 from amqpmesh.pipeline.deliveries import ns
+from amqpmesh.pipeline.published import load
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import CommandError
 
@@ -226,10 +227,24 @@ def _select(table: Dataset, name: str, view: View, selection: Selection, columns
 
 def _opened(out: str, view: View) -> Dataset:
     system, path = fs.FileSystem.from_uri(out) if "://" in out else (fs.LocalFileSystem(), out)
-    place = f"{path.rstrip('/')}/{view.place}"
-    if system.get_file_info(place).type != fs.FileType.Directory:
-        raise CommandError(f"no results of {view.place.partition('/')[0]} in {out}: run its job first")
-    return dataset.dataset(place, format="parquet", filesystem=system, partitioning="hive")
+    parts = load(out).parts(view.place)
+    base = path.rstrip("/")
+    place = f"{base}/{view.place}"
+    if parts is None and system.get_file_info(place).type != fs.FileType.Directory:
+        raise _none(out, view)
+    if parts is None and view.place.startswith("ingest/"):
+        return dataset.dataset(place, format="parquet", filesystem=system, partitioning="hive")
+    # Without a publication, only the files of a version before there was one; below are those of runs that were killed.
+    folders = [place] if parts is None else [f"{base}/{each}" for each in parts.values()]
+    files = [each.path for folder in folders for each in system.get_file_info(fs.FileSelector(folder))]
+    tables = [each for each in files if each.endswith(".parquet")]
+    if not tables:
+        raise _none(out, view)
+    return dataset.dataset(tables, format="parquet", filesystem=system)
+
+
+def _none(out: str, view: View) -> CommandError:
+    return CommandError(f"no results of {view.place.partition('/')[0]} in {out}: run its job first")
 
 
 def _condition(name: str, view: View, schema: pa.Schema, selection: Selection) -> pc.Expression | None:

@@ -62,8 +62,7 @@ def session(name: str, master: str | None = None, settings: Mapping[str, str] | 
     Raises: CommandError: the master is invalid, or differs from that of the existing session or of `spark-submit`.
         SparkError: Spark does not start.
     """
-    if master is not None and not _MASTER.fullmatch(master):
-        raise CommandError(f"no master of Spark: {master!r}; local[N], spark://HOST:PORT, yarn, and k8s://URL are")
+    check_master(master)
     with explained("Spark did not start"), _environment():
         if is_running():
             running = SparkSession.builder.getOrCreate()
@@ -71,6 +70,12 @@ def session(name: str, master: str | None = None, settings: Mapping[str, str] | 
             return running
         conf = _conf(name, master, settings or {})
         return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def check_master(master: str | None) -> None:
+    """Raise CommandError if this is no master that Spark could have."""
+    if master is not None and not _MASTER.fullmatch(master):
+        raise CommandError(f"no master of Spark: {master!r}; local[N], spark://HOST:PORT, yarn, and k8s://URL are")
 
 
 def is_running() -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, paths, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +24,7 @@ class Work:
         out: the directory for results, a path or a URI.
         since, until: the beginning and the end of the time that counts, in UTC; the end itself does not count. None: no
             limit.
+        written: the parts of tables that were written and are not published yet (`published.Parts`).
     """
 
     spark: SparkSession
@@ -29,19 +32,36 @@ class Work:
     out: str
     since: datetime | None = None
     until: datetime | None = None
+    written: dict[str, Parts] = field(default_factory=dict, compare=False, repr=False)
 
     def place(self, job: str) -> str:
         """Return the directory of a job's result."""
         return f"{self.out.rstrip('/')}/{job}"
 
-    def read(self, job: str) -> DataFrame:
-        """Read the result of a job."""
-        return self.spark.read.parquet(self.place(job))
+    def read(self, table: str) -> DataFrame:
+        """Read a result table: what was written with this, else what is published.
 
-    def write(self, job: str, result: DataFrame) -> int:
-        """Write a job's result; replace an earlier one. Returns: its rows."""
-        result.write.mode("overwrite").parquet(self.place(job))
-        return self.read(job).count()
+        Raises: CommandError: see `published.paths`.
+        """
+        parts = self.written.get(table)
+        if parts is None:
+            return self.spark.read.parquet(*paths(self.out, table))
+        return self.spark.read.parquet(*(self.place(each) for each in parts.values()))
+
+    def write(self, table: str, result: DataFrame) -> int:
+        """Write a result table; others see it once the job is published. Returns: its rows."""
+        directory = fresh(table)
+        result.write.parquet(self.place(directory))
+        self.written[table] = {WHOLE: directory}
+        return self.read(table).count()
+
+    def publish(self, job: str, given: str, done: Done) -> None:
+        """Publish the tables that a job has written. Args: given: the digest of its input.
+
+        Raises: CommandError, OSError: see `published.publish`.
+        """
+        publish(self.out, job, Result(given, asdict(done), dict(self.written)))
+        self.written.clear()
 
 
 @dataclass(frozen=True)

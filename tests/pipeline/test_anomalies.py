@@ -38,7 +38,8 @@ def run(spark: SparkSession, out: Path, attempts: list[Row], counts: list[Row], 
     work.write("deliveries/attempts", frame(spark, attempts))
     segments = [{"router": each} for each in "AB"]
     for name, rows in {"counts": counts, "events": events, "segments": segments, "edges": []}.items():
-        work.write(f"ingest/{name}", frame(spark, rows, declared.TABLES[name]))
+        made = frame(spark, rows, declared.TABLES[name])
+        made.write.mode("overwrite").parquet(work.place(f"ingest/{name}"))
     done = job(work)
     return Result(
         done, *([row.asDict() for row in work.read(f"anomalies/{each}").collect()] for each in anomalies.TABLES)

@@ -12,6 +12,7 @@ import pandas
 from pyarrow import parquet
 
 from amqpmesh.pipeline.jobs import JOBS
+from amqpmesh.pipeline.published import paths
 from amqpmesh.router.telemetry.schema import Kind
 from tests.support.data.known_traffic import Known
 from tests.support.data.segments import at
@@ -59,7 +60,7 @@ def test_the_command_runs_a_job_there(cluster: Cluster, tmp_path: Path) -> None:
     command = ("pipeline", "count", "--events", tmp_path, "--out", tmp_path / "out", "--master", cluster.url, "--json")
     (account,) = json.loads(cluster.run(counting_job.PROGRAM, *command))["jobs"]
     assert account["rows"] == 10
-    assert sorted(parquet.read_table(account["out"])["id"].to_pylist()) == list(range(10))
+    assert sorted(parquet.read_table(*paths(str(tmp_path / "out"), "count"))["id"].to_pylist()) == list(range(10))
     told = {row["name"]: row["value"] for row in account["tables"][0]["rows"]}
     assert json.loads(told["settings"])["spark.master"] == cluster.url
 
@@ -81,11 +82,11 @@ def test_jobs_answer_there_what_they_answer_here(cluster: Cluster, tmp_path: Pat
     assert list(accounts) == list(JOBS)
     # Deliveries in three minutes; five that may fail, and six pairs of them without a router and a link of its own.
     assert [accounts[each] for each in ("deliveries", "traffic", "contingency")] == [100, 3, 11]
-    attempts = parquet.read_table(out / "deliveries" / "attempts").to_pylist()
+    attempts = parquet.read_table(*paths(str(out), "deliveries/attempts")).to_pylist()
     assert {("".join(row["path"]), row["complete"]) for row in attempts} == {("ABC", True)}
-    failures = {row["failure"]: row for row in parquet.read_table(out / "contingency").to_pylist()}
+    failures = {row["failure"]: row for row in parquet.read_table(*paths(str(out), "contingency")).to_pylist()}
     assert {failures[each]["lost_messages"] for each in ("A - B", "B", "C")} == {100.0}
-    latencies = parquet.read_table(out / "latency" / "addresses").to_pylist()
+    latencies = parquet.read_table(*paths(str(out), "latency/addresses")).to_pylist()
     assert sum(row["deliveries"] for row in latencies) == 100
     page = Path(answer["report"]).read_text(encoding="utf-8")
     assert all(name in page for name in JOBS)

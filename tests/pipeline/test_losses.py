@@ -73,7 +73,8 @@ class World:
         work = Work(spark, (), str(out))
         work.write("deliveries/attempts", frame(spark, self.attempts))
         for name in ("hops", "events", "counts", "segments", "edges"):
-            work.write(f"ingest/{name}", frame(spark, getattr(self, name), declared.TABLES[name]))
+            rows = frame(spark, getattr(self, name), declared.TABLES[name])
+            rows.write.mode("overwrite").parquet(work.place(f"ingest/{name}"))
         done = job(work)
         tables = ([row.asDict() for row in work.read(f"losses/{name}").collect()] for name in ("findings", "evidence"))
         return Found(done, *tables)

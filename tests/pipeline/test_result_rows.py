@@ -12,6 +12,7 @@ import pytest
 
 from amqpmesh.pipeline import events
 from amqpmesh.pipeline.events import Column, arrow_schema
+from amqpmesh.pipeline.published import Result, fresh, publish
 from amqpmesh.pipeline.result_rows import DURATIONS, TIMES, VIEWS, select
 from amqpmesh.pipeline.work import Selection
 from amqpmesh.router.amqp.errors import CommandError
@@ -105,6 +106,25 @@ def test_parts_of_a_table_in_folders_are_one_table(tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist([row], arrow_schema(events.TABLES["hops"])), folder / "0.parquet")
     selected = select(str(tmp_path), "ingest/hops", Selection("orders", since=at(12)), ["time", "router", "key"])
     assert selected.rows == [{"time": "2026-05-02T00:00:00.000Z", "router": "B", "key": "01ff"}]
+
+
+def test_the_published_parts_of_a_table_are_read_and_nothing_else(out: Path) -> None:
+    parts = {}
+    for number, part in enumerate(("first", "second", "unnamed")):
+        directory = fresh("losses/findings")
+        row = {"kind": "rejected", "address": "orders", "sentence": "?", "found": number}
+        write(out, "losses/findings", row)
+        (out / directory).mkdir()
+        (out / "losses/findings/part-0.parquet").rename(out / directory / "part-0.parquet")
+        (out / directory / "_SUCCESS").touch()
+        parts[part] = directory
+    del parts["unnamed"]
+    write(out, "losses/findings", {"kind": "rejected", "sentence": "of before", "found": 9})
+    assert [row["found"] for row in select(str(out), "losses", Selection(), ["found"]).rows] == [9]
+    publish(str(out), "losses", Result("", {}, {"losses/findings": parts}))
+    for place in (str(out), f"file://{out}"):
+        selected = select(place, "losses", Selection("orders"), ["found", "kind"])
+        assert selected.rows == [{"found": 1, "kind": "rejected"}, {"found": 0, "kind": "rejected"}]
 
 
 def test_each_table_has_a_view_of_columns_that_are_there() -> None:

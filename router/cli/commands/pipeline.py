@@ -7,11 +7,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.pipeline.jobs import JOBS, RUN, Account, Job, chosen
+from amqpmesh.pipeline.published import Result, digest, done_before, is_there, load
 from amqpmesh.pipeline.work import Done, Selection, Work
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 PERIOD: Final = 0.2
 """Seconds between two queries of Spark's progress."""
+
+REPORT: Final = "report"
+"""The name under which the report's input is published."""
 
 WIDTH: Final = 100
 """Columns of a terminal that does not report its width."""
@@ -79,6 +83,9 @@ def _declare_job(command: argparse.ArgumentParser) -> None:
         help="a setting of Spark; may be repeated",
     )
     _declare_times(command, "records")
+    command.add_argument(
+        "--anew", action="store_true", help="make all tables again, also those whose records are the same as before"
+    )
     command.add_argument("--json", action="store_true", help="print the summary as one JSON object; times are seconds")
     command.set_defaults(command=pipeline)
 
@@ -198,38 +205,116 @@ def _check_places(given: argparse.Namespace) -> None:
 
 
 def _perform(jobs: Sequence[Job], given: argparse.Namespace) -> tuple[list[Account], str | None]:
-    """Run the jobs. Returns: the account of each; the path of the report, if all jobs ran."""
+    """Run the jobs whose input is new. Returns: the account of each; the path of the report, if all jobs ran."""
     functions = [job.load() for job in jobs]
-    from amqpmesh.pipeline.session import explained, is_running, session  # here: it needs the extra
-
     reported = given.job == RUN
     if reported:
+        from amqpmesh.pipeline.report import destination
+
+        page = destination(given.out)
+    with _Running(given, len(jobs) + reported) as running:
+        accounts = [running.account(job, function) for job, function in zip(jobs, functions, strict=True)]
+        if not reported:
+            return accounts, None
+        return accounts, running.report(accounts, page.exists())
+
+
+class _Running:
+    """Jobs in one session of Spark, which is started when the first one needs it."""
+
+    def __init__(self, given: argparse.Namespace, steps: int) -> None:
+        from amqpmesh.pipeline.session import check_master, is_running  # here: it needs the extra
+
+        check_master(given.master)
+        self._given, self._steps, self._step = given, steps, 0
+        self._lasting = is_running()
+        self._spark: SparkSession | None = None
+        self._progress: Progress | None = None
+        #: The digest of what `ingest` has converted; None: it did not run.
+        self._ingested: str | None = None
+
+    def __enter__(self) -> "_Running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._spark is not None and not self._lasting:
+            self._spark.stop()
+        if self._progress is not None:
+            self._progress.close()
+
+    def account(self, job: Job, function: Callable[[Work], Done]) -> Account:
+        """Run a job, unless its result is there already."""
+
+        self._step += 1
+        began = time.monotonic()
+        place = self._work(None).place(job.name)
+        if job.name == "ingest":
+            done, is_same = self._ingest(job)
+            return Account(job, place, time.monotonic() - began, done, is_same)
+        given = self._digest(job.name, job.version) if job.needs else None
+        if (result := self._result(job.name, given)) is not None:
+            return Account(job, place, time.monotonic() - began, done_before(result), unchanged=True)
+        with self._shown(job.name) as spark:
+            work = self._work(spark)
+            done = function(work)
+            work.publish(job.name, given or "", done)
+        return Account(job, place, time.monotonic() - began, done)
+
+    def report(self, accounts: Sequence[Account], exists: bool) -> str:
+        """Write the report, unless it is there and says the same. Returns: its path."""
         from amqpmesh.pipeline.report import destination, report
 
-        destination(given.out)
-    progress = Progress("starting Spark", None, shown=True)
-    accounts = []
-    steps = len(jobs) + reported
-    written = None
-    try:
-        lasting = is_running()
-        spark = session(f"amqpmesh pipeline {given.job}", given.master, dict(given.conf))
-        try:
-            work = Work(spark, tuple(given.events), given.out, given.since, given.until)
-            for number, (job, function) in enumerate(zip(jobs, functions, strict=True), start=1):
-                began = time.monotonic()
-                with _watched(spark, progress, f"{job.name}, {number} of {steps}"), explained(job.name):
-                    done = function(work)
-                accounts.append(Account(job, work.place(job.name), time.monotonic() - began, done))
-            if reported:
-                with _watched(spark, progress, f"report, {steps} of {steps}"), explained("report"):
-                    written = str(report(work, accounts))
-        finally:
-            if not lasting:
-                spark.stop()
-    finally:
-        progress.close()
-    return accounts, written
+        self._step += 1
+        given = self._digest(*((each.job.name, each.job.version) for each in accounts))
+        if exists and self._result(REPORT, given) is not None:
+            return str(destination(self._given.out))
+        with self._shown(REPORT) as spark:
+            work = self._work(spark)
+            written = report(work, accounts)
+            work.publish(REPORT, given or "", Done(0))
+        return str(written)
+
+    def _digest(self, *versions: Any) -> str | None:
+        """Return a digest of all that a result is made from; None: it is not known."""
+        if self._ingested is None:
+            return None
+        return digest(self._ingested, str(self._given.since), str(self._given.until), *versions)
+
+    def _result(self, name: str, wanted: str | None) -> Result | None:
+        """Return what was published of the same input, if it is still there."""
+        if wanted is None or self._given.anew:
+            return None
+        result = load(self._given.out).jobs.get(name)
+        return result if result is not None and result.input == wanted and is_there(self._given.out, result) else None
+
+    def _ingest(self, job: Job) -> tuple[Done, bool]:
+        """Convert new segments. Returns: also, whether there were none."""
+        from amqpmesh.pipeline.ingest import complete, prepare, summary
+
+        prepared = prepare(self._given.events, self._work(None).place(job.name))
+        if prepared.tasks:
+            with self._shown(job.name) as spark:
+                result = complete(prepared, spark)
+        else:
+            result = complete(prepared, None)
+        self._ingested = result.digest
+        return summary(result), not prepared.tasks
+
+    def _work(self, spark: "SparkSession | None") -> Work:
+        given = self._given
+        return Work(spark, tuple(given.events), given.out, given.since, given.until)  # type: ignore[arg-type]
+
+    @contextmanager
+    def _shown(self, name: str) -> Iterator["SparkSession"]:
+        """Run the block in the session, with its progress."""
+        from amqpmesh.pipeline.session import explained, session
+
+        if self._progress is None:
+            self._progress = Progress("starting Spark", None, shown=True)
+        if self._spark is None:
+            self._spark = session(f"amqpmesh pipeline {self._given.job}", self._given.master, dict(self._given.conf))
+        with _watched(self._spark, self._progress, f"{name}, {self._step} of {self._steps}"), explained(name):
+            yield self._spark
 
 
 @contextmanager
@@ -259,9 +344,7 @@ def _watched(spark: "SparkSession", progress: Progress, verb: str) -> Iterator[N
 
 
 def _lines(accounts: Sequence[Account], width: int) -> Iterator[str]:
-    rows = [
-        (each.job.name, each.done.rows, duration(each.seconds), _figures(each.done), each.place) for each in accounts
-    ]
+    rows = [(each.job.name, each.done.rows, duration(each.seconds), _figures(each), each.place) for each in accounts]
     yield from table(("JOB", "ROWS", "TIME", "FIGURES", "RESULT"), rows, width, ("FIGURES", "RESULT"))
     for each in accounts:
         for shown in each.done.tables:
@@ -271,11 +354,12 @@ def _lines(accounts: Sequence[Account], width: int) -> Iterator[str]:
             yield from table(headings, shown.rows, width, headings)
 
 
-def _figures(done: Done) -> str:
-    return ", ".join(
+def _figures(account: Account) -> str:
+    figures = [
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.2f}"
-        for name, value in done.figures.items()
-    )
+        for name, value in account.done.figures.items()
+    ]
+    return ", ".join((["as before"] if account.unchanged else []) + figures)
 
 
 def _object(account: Account) -> dict[str, Any]:
@@ -283,6 +367,7 @@ def _object(account: Account) -> dict[str, Any]:
         "job": account.job.name,
         "out": account.place,
         "seconds": round(account.seconds, 3),
+        "unchanged": account.unchanged,
         "rows": account.done.rows,
         "figures": dict(account.done.figures),
         "tables": [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqpmesh.pipeline.jobs import JOBS, Account
+from amqpmesh.pipeline.published import paths
 from amqpmesh.pipeline.work import Work
 from tests.support.processes.programs import ENVIRONMENT
 from tests.support.processes.router_thread import Command
@@ -128,7 +129,7 @@ def test_a_job_is_given_what_was_said(
     (account,) = json.loads(ended.out)["jobs"]
     assert (account["job"], account["rows"], account["figures"]) == (job, 20, {"numbers": 10_000, "share": 0.5})
     assert account["out"] == f"{tmp_path}/out/{job}"
-    assert spark.read.parquet(account["out"]).agg({"id": "sum"}).collect()[0][0] == 190
+    assert spark.read.parquet(*paths(f"{tmp_path}/out", job)).agg({"id": "sum"}).collect()[0][0] == 190
 
 
 def test_the_summary_is_a_table(spark: SparkSession, job: str, command: Command, tmp_path: Path, events: Path) -> None:
@@ -147,7 +148,7 @@ def test_a_job_replaces_its_former_result(
 ) -> None:
     for _ in range(2):
         assert command("pipeline", job, "--events", str(events), "--out", f"{tmp_path}/out").status == 0
-    assert spark.read.parquet(f"{tmp_path}/out/count").count() == 10
+    assert spark.read.parquet(*paths(f"{tmp_path}/out", "count")).count() == 10
 
 
 def test_the_session_that_was_there_goes_on(

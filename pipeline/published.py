@@ -1,0 +1,225 @@
+"""Publication of results: a file names the directories that are the tables, and is replaced at once.
+
+A job writes into directories of its own (`fresh`), and then names them (`publish`). So a reader sees all tables of a
+job as they were before a run, or all as they are after it, and a run that is killed leaves what there was. A directory
+is removed by the publication after the one that replaced it: who has read the file can still read the tables.
+
+The file also says from which input a job has made its tables, so that nothing is computed twice. Importing this needs
+neither Spark nor Arrow.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from amqpmesh.router.amqp.errors import CommandError
+
+if TYPE_CHECKING:
+    from amqpmesh.pipeline.work import Done
+
+FILE: Final = "published.json"
+"""The file's name, in the directory of results."""
+
+FORMAT: Final = 1
+"""The version of the file's form."""
+
+WHOLE: Final = ""
+"""The name of the only part of a table that has no parts."""
+
+ABANDONED: Final = 24 * 3600.0
+"""Seconds after which a directory that was never named is removed: the run that wrote it was killed."""
+
+_LOCK: Final = ".published.lock"
+_VERSION: Final = re.compile(r"v\d{1,20}-[0-9a-f]{8}")
+#: Only such directories are removed, whatever the file says.
+_DIRECTORY: Final = re.compile(rf"[a-z]+(/[a-z]+)?/{_VERSION.pattern}(/[a-z]+=[0-9A-Za-z-]+)?")
+_SPARKS: Final = ("part-*.parquet", "_SUCCESS", ".part-*.crc", "._SUCCESS.crc")
+
+Parts = Mapping[str, str]
+"""The parts of a table: for the name of each, its directory, relative to that of the results."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A publication of one job.
+
+    Args: input: a digest of all that the tables are made from (`digest`). done: the job's `Done`, as `asdict` gives it.
+        tables: the parts of each table. state: what the job wants to know in its next run.
+    """
+
+    input: str
+    done: Mapping[str, Any]
+    tables: Mapping[str, Parts]
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Published:
+    """The content of the file. Args: jobs: by name. replaced: directories that no table has any more."""
+
+    jobs: Mapping[str, Result] = field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
+
+    def parts(self, table: str) -> Parts | None:
+        """Return the parts of a table; None: it is not published."""
+        for result in self.jobs.values():
+            if table in result.tables:
+                return result.tables[table]
+        return None
+
+
+def digest(*values: Any) -> str:
+    """Return a digest of values that JSON can hold; equal ones have the same."""
+    return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def fresh(table: str) -> str:
+    """Return a directory for a table that nothing else writes to, relative to that of the results."""
+    return f"{table}/v{time.time_ns()}-{uuid.uuid4().hex[:8]}"
+
+
+def paths(out: str, table: str) -> list[str]:
+    """Return the directories with the Parquet files of a result table.
+
+    `spark.read.parquet(*paths("results", "traffic/matrix"))` reads a table. A table that no run has published, such as
+    those of `ingest`, is all of its own directory.
+
+    Args: out: the directory of results, a path or a URI. table: such as `traffic/matrix`.
+    Raises: CommandError: what was published cannot be read, or a newer version has published it.
+    """
+    parts = load(out).parts(table)
+    base = out.rstrip("/")
+    return [f"{base}/{table}"] if parts is None else [f"{base}/{each}" for each in parts.values()]
+
+
+def load(out: str) -> Published:
+    """Read the file; without one, nothing is published.
+
+    Raises: CommandError: it cannot be read, it is damaged, or a newer version has written it.
+    """
+    where = f"{out.rstrip('/')}/{FILE}"
+    text = _text(out)
+    if text is None:
+        return Published()
+    try:
+        told = json.loads(text)
+        if told["format"] != FORMAT:
+            raise CommandError(f"{where} has format {told['format']!r}, and this program reads {FORMAT}")
+        jobs = {str(name): Result(**each) for name, each in told["jobs"].items()}
+        published = Published(jobs, tuple(told["replaced"]))
+        named = [each for job in jobs.values() for parts in job.tables.values() for each in parts.values()]
+        for each in (*named, *published.replaced):
+            if not _DIRECTORY.fullmatch(each):
+                raise ValueError(f"no directory of a table: {each!r}")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CommandError(f"{where} is damaged ({error}): remove it, and run the jobs again") from None
+    return published
+
+
+def publish(out: str, job: str, result: Result) -> None:
+    """Name the tables of a job, all at once; remove what the publication before has replaced.
+
+    Raises: CommandError: `out` is no path of this machine; and as `load`. OSError: the file cannot be written.
+    """
+    from amqpmesh.pipeline.files import ordinary  # here: it needs Arrow
+
+    place = ordinary(out)
+    place.mkdir(parents=True, exist_ok=True)
+    with _locked(place):
+        before = load(out)
+        named = {each for parts in result.tables.values() for each in parts.values()}
+        old = before.jobs.get(job)
+        gone = [each for parts in old.tables.values() for each in parts.values()] if old is not None else []
+        now = Published({**before.jobs, job: result}, tuple(sorted({*gone} - named)))
+        _replace(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}))
+        kept = {each for other in now.jobs.values() for parts in other.tables.values() for each in parts.values()}
+        for each in {*before.replaced} - kept:
+            shutil.rmtree(place / each, ignore_errors=True)
+        for table in result.tables:
+            _tidy(place, table, {_version(each) for each in (*kept, *now.replaced)})
+
+
+def done_before(result: Result) -> Done:
+    """Return what a job told when it published a result."""
+    from amqpmesh.pipeline.work import Done, Table
+
+    told = dict(result.done)
+    tables = [Table(each["title"], tuple(each["headings"]), tuple(map(tuple, each["rows"]))) for each in told["tables"]]
+    return Done(told["rows"], told["figures"], tuple(tables))
+
+
+def is_there(out: str, result: Result) -> bool:
+    """Return True if all directories of a result are there."""
+    from amqpmesh.pipeline.files import ordinary  # here: it needs Arrow
+
+    place = ordinary(out)
+    return all((place / each).is_dir() for parts in result.tables.values() for each in parts.values())
+
+
+def _text(out: str) -> str | None:
+    """Return the text of the file; None: there is none. Raises: CommandError: it cannot be read."""
+    where = f"{out.rstrip('/')}/{FILE}"
+    try:
+        if "://" not in out:
+            return Path(where).read_text(encoding="utf-8")
+        from pyarrow import fs
+
+        system, path = fs.FileSystem.from_uri(where)
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read()).decode()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{where} cannot be read: {error}") from None
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Let no other run change the file during the block."""
+    with open(place / _LOCK, "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(target: Path, text: str) -> None:
+    """Replace a file at once. Raises: OSError."""
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _version(directory: str) -> str:
+    """Return the directory of a run's table, in which its parts are, too."""
+    outer, _, last = directory.rpartition("/")
+    return outer if "=" in last else directory
+
+
+def _tidy(place: Path, table: str, known: set[str]) -> None:
+    """Remove what killed runs, and versions before there was a publication, have left of a table."""
+    folder = place / table
+    for pattern in _SPARKS:
+        for each in folder.glob(pattern):
+            each.unlink(missing_ok=True)
+    for each in folder.iterdir() if folder.is_dir() else ():
+        if _VERSION.fullmatch(each.name) and f"{table}/{each.name}" not in known:
+            with suppress(OSError):
+                if time.time() - each.stat().st_mtime > ABANDONED:
+                    shutil.rmtree(each)

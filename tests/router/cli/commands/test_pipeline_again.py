@@ -1,0 +1,160 @@
+"""`amqpmesh pipeline` once more: what is made again, and what is as before. Without Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from amqpmesh.pipeline.jobs import JOBS, Account, Job
+from amqpmesh.pipeline.published import WHOLE, fresh, paths
+from amqpmesh.pipeline.work import Done, Work
+from tests.support.data.known_traffic import Known
+from tests.support.processes.router_thread import Command
+from tests.support.spark.stub import Session
+
+ALL = ("ingest", "deliveries", "traffic")
+Run = Callable[..., dict[str, Any]]
+
+
+class Mesh:
+    """Recorded events, and jobs that write a number for each of their runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.events, self.out = root / "events", root / "out"
+        self.known = Known(self.events, "A")
+        self.ran: list[str] = []
+        self.sessions: list[Session] = []
+
+    def record(self) -> None:
+        self.known.deliver("A")
+        self.known.close()
+
+    def job(self, name: str) -> Callable[[Work], Done]:
+        def job(work: Work) -> Done:
+            self.ran.append(name)
+            folder = fresh(name)
+            (self.out / folder).mkdir(parents=True)
+            pq.write_table(pa.table({"run": [len(self.ran)]}), self.out / folder / "part-0.parquet")
+            work.written[name] = {WHOLE: folder}
+            return Done(len(self.ran), {"run": len(self.ran)})
+
+        return job
+
+    def start(self, *_: Any) -> Session:
+        self.sessions.append(Session())
+        return self.sessions[-1]
+
+    def report(self, work: Work, accounts: Sequence[Account]) -> Path:
+        self.ran.append("report")
+        path = Path(work.out, "report.html")
+        path.write_text(" ".join(str(each.done.rows) for each in accounts))
+        return path
+
+
+@pytest.fixture
+def mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mesh:
+    mesh = Mesh(tmp_path)
+    monkeypatch.setattr("amqpmesh.pipeline.session.session", mesh.start)
+    monkeypatch.setattr("amqpmesh.pipeline.session.is_running", lambda: False)
+    monkeypatch.setattr("amqpmesh.pipeline.report.report", mesh.report)
+    load = Job.load
+    monkeypatch.setattr(Job, "load", lambda job: load(job) if job.name == "ingest" else mesh.job(job.name))
+    for name in [*JOBS]:
+        if name not in ALL:
+            monkeypatch.delitem(JOBS, name)  # type: ignore[arg-type]
+    mesh.record()
+    return mesh
+
+
+@pytest.fixture
+def run(mesh: Mesh, command: Command) -> Run:
+    def run(*more: str, job: str = "run") -> dict[str, Any]:
+        """Run the command. Returns: the jobs and the reports that ran, and which jobs it says are as before."""
+        mesh.ran.clear()
+        mesh.sessions.clear()
+        ended = command("pipeline", job, "--events", str(mesh.events), "--out", str(mesh.out), "--json", *more)
+        assert (ended.status, ended.err) == (0, "")
+        told = json.loads(ended.out)
+        same = [each["job"] for each in told["jobs"] if each["unchanged"]]
+        assert all(each.stopped == 1 for each in mesh.sessions)
+        return {"ran": [*mesh.ran], "same": same, "sessions": len(mesh.sessions), "told": told}
+
+    return run
+
+
+NEW = ["deliveries", "traffic", "report"]
+
+
+def test_with_nothing_new_nothing_is_computed_and_spark_is_not_started(mesh: Mesh, run: Run) -> None:
+    first = run()
+    assert (first["ran"], first["same"], first["sessions"]) == (NEW, [], 1)
+    before = [paths(str(mesh.out), each) for each in ALL]
+    second = run()
+    assert (second["ran"], second["same"], second["sessions"]) == ([], [*ALL], 0)
+    assert [paths(str(mesh.out), each) for each in ALL] == before
+    assert second["told"]["report"] == first["told"]["report"]
+    for one, other in zip(first["told"]["jobs"][1:], second["told"]["jobs"][1:], strict=True):
+        assert (one["rows"], one["figures"], one["tables"]) == (other["rows"], other["figures"], other["tables"])
+    figures = [each["told"]["jobs"][0]["figures"] for each in (first, second)]
+    assert [(each["converted"], each["unchanged"], each["hops"]) for each in figures] == [(2, 0, 1), (0, 2, 1)]
+
+
+@pytest.mark.parametrize("how", ["a segment", "a file that is none", "another time", "a lost table", "by hand"])
+def test_what_is_new_is_computed(mesh: Mesh, run: Run, how: str) -> None:
+    run()
+    more = []
+    if how == "a segment":
+        mesh.record()
+    elif how == "a file that is none":
+        (mesh.events / "other.events").write_text("nothing")
+    elif how == "another time":
+        more = ["--since", "2026-05-01"]
+    elif how == "a lost table":
+        shutil.rmtree(paths(str(mesh.out), "deliveries")[0])
+    else:
+        more = ["--anew"]
+    found = run(*more)
+    if how == "a lost table":
+        assert found["ran"] == ["deliveries"]
+    else:
+        assert found["ran"] == NEW
+    assert run(*(each for each in more if each != "--anew"))["ran"] == []
+
+
+def test_a_job_of_another_version_is_made_again(mesh: Mesh, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run()
+    monkeypatch.setitem(JOBS, "traffic", Job("traffic", "?", ("ingest", "deliveries"), version=2))  # type: ignore[arg-type]
+    assert run()["ran"] == ["traffic", "report"]
+
+
+def test_a_report_is_made_again_if_it_is_gone_and_a_job_by_itself_makes_none(mesh: Mesh, run: Run) -> None:
+    assert run(job="traffic")["ran"] == ["deliveries", "traffic"]
+    assert run()["ran"] == ["report"]
+    (mesh.out / "report.html").unlink()
+    assert run()["ran"] == ["report"]
+
+
+def test_a_run_that_failed_goes_on_where_it_was(
+    mesh: Mesh, run: Run, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    arguments = ("pipeline", "run", "--events", str(mesh.events), "--out", str(mesh.out))
+    with monkeypatch.context() as patch:
+        patch.setattr("amqpmesh.pipeline.report.report", fail)
+        assert command(*arguments).status != 0
+    assert run()["ran"] == ["report"]
+
+
+def test_the_table_says_what_is_as_before(mesh: Mesh, run: Run, command: Command) -> None:
+    run()
+    lines = command("pipeline", "run", "--events", str(mesh.events), "--out", str(mesh.out)).out.splitlines()
+    assert ["as before" in each for each in lines[:4]] == [False, True, True, True]
