@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpmesh.pipeline.events import Column, Problem, arrow_schema, spark_schema, table
+from amqpmesh.pipeline.events import TABLES, Column, Problem, arrow_schema, spark_schema, table
+from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.hop_order import Chains, chains
 from amqpmesh.pipeline.hop_records import OUTCOMES
+from amqpmesh.pipeline.increments import Segment, converted, increment
+from amqpmesh.pipeline.published import WHOLE, Parts, hour_name
 from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:
@@ -121,6 +125,12 @@ DYNAMIC: Final = "$dynamic"
 MANAGEMENT: Final = "$management"
 """The address of a router's management node, which `amqpmesh status` and other tools query."""
 
+HOUR: Final = 3_600_000_000_000
+"""Nanoseconds of an hour, which is a part of each table."""
+
+_ATTEMPTS: Final = "deliveries/attempts"
+_QUARANTINE: Final = "deliveries/quarantine"
+
 _SCHEMA: Final = arrow_schema(ATTEMPTS)
 
 _WHOLE: Final = (
@@ -213,9 +223,11 @@ def ns(moment: datetime) -> int:
 
 
 def job(work: Work) -> Done:
-    """Run the job."""
+    """Run the job: for a limited time all of it, else only the hours that new segments change."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    if work.since is None and work.until is None:
+        return _hourly(work)
     since, until = work.since and work.since - SLACK, work.until and work.until + SLACK
     hops = between(table(work.spark, work.place("ingest"), "hops"), since, until)
     attempts = deliveries(hops)
@@ -223,14 +235,91 @@ def job(work: Work) -> Done:
         attempts = attempts.where(F.col("sent_at") >= F.lit(work.since))
     if work.until is not None:
         attempts = attempts.where(F.col("sent_at") < F.lit(work.until))
-    rows = work.write("deliveries/attempts", attempts)
-    written = work.read("deliveries/attempts")
-    quarantined = work.write("deliveries/quarantine", contradictions(written))
-    told = written.groupBy("outcome").agg(F.count("*"), F.sum(F.expr("int(not complete)"))).collect()
-    outcomes = sorted(((row[0] or "unknown", row[1]) for row in told), key=lambda each: -each[1])
-    incomplete = sum(row[2] for row in told)
-    figures = {"deliveries": rows, "incomplete": incomplete, "contradictions": quarantined}
-    return Done(rows, figures, (Table("outcomes", ("outcome", "deliveries"), tuple(outcomes)),))
+    work.write(_ATTEMPTS, attempts)
+    work.write(_QUARANTINE, contradictions(work.read(_ATTEMPTS)))
+    return _done(_counted(work.read(_ATTEMPTS), work.read(_QUARANTINE)), {})
+
+
+def _hourly(work: Work) -> Done:
+    """Make the rows of deliveries with records in new segments, in the hours that these change."""
+    before = work.before("deliveries")
+    step = increment(converted(str(ordinary(work.place("ingest")))), before.state if before is not None else {})
+    old = before.tables if before is not None and not step.is_whole else {}
+    counted = dict(before.state["hours"]) if before is not None and old else {}
+    hops = _hops(work, step.new)
+    keys = hops.select("key").distinct()
+    if old:
+        hops = hops.unionByName(_hops(work, step.again).join(keys, "key", "left_semi"))
+        # Each row begins with one of these records, and each row of before did.
+        touched = {hour_name(row[0]) for row in hops.selectExpr(f"time div {HOUR}").distinct().collect()}
+    else:
+        touched = set()
+    reread = sum(sum(counted.pop(each)["outcomes"].values()) for each in touched if each in counted)
+    if touched or not old:
+        _write(work, _ATTEMPTS, deliveries(hops), old, touched, keys)
+        written = work.read(_ATTEMPTS, touched or None)
+        concerned = written.join(keys, "key", "left_semi") if old else written
+        _write(work, _QUARANTINE, contradictions(concerned), old, touched, keys)
+        counted.update(_counted(written, work.read(_QUARANTINE, touched or None)))
+    else:
+        work.written.update({name: dict(parts) for name, parts in old.items()})
+    figures = {
+        "records read": step.hops,
+        "deliveries read": reread,
+        "hours written": len(touched) if old else len(counted),
+    }
+    return _done(counted, figures, {**step.state, "hours": counted})
+
+
+def _hops(work: Work, segments: Sequence[Segment]) -> DataFrame:
+    """Return the hop records of some segments."""
+    schema = spark_schema(TABLES["hops"])
+    files = [each.path for each in segments if each.path is not None]
+    if not files:
+        return work.spark.createDataFrame([], schema)
+    return work.spark.read.schema(schema).parquet(*files)
+
+
+def _write(
+    work: Work, name: str, rows: DataFrame, old: Mapping[str, Parts], touched: Set[str], keys: DataFrame
+) -> None:
+    """Write new rows with those of other deliveries in the same hours. Args: keys: of all deliveries made anew."""
+    parts = old.get(name, {})
+    again = [work.place(parts[each]) for each in touched if each in parts]
+    if again:
+        rows = rows.unionByName(work.spark.read.parquet(*again).join(keys, "key", "left_anti"))
+    kept = {each: place for each, place in parts.items() if each not in touched and each != WHOLE}
+    work.write_hours(name, rows.selectExpr("*", f"unix_micros(sent_at) div {HOUR // 1000} as hour"), kept)
+
+
+def _counted(attempts: DataFrame, quarantine: DataFrame) -> dict[str, Any]:
+    """Count the rows of each hour."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    hour = F.expr(f"unix_micros(sent_at) div {HOUR // 1000}").alias("hour")
+    counted: dict[str, Any] = {}
+    told = attempts.groupBy(hour, "outcome").agg(F.count("*"), F.count_if(~F.col("complete"))).collect()
+    for number, outcome, rows, incomplete in told:
+        each = counted.setdefault(hour_name(number), {"outcomes": {}, "incomplete": 0, "contradictions": 0})
+        each["outcomes"][outcome or "unknown"] = rows
+        each["incomplete"] += incomplete
+    for number, rows in quarantine.groupBy(hour).agg(F.count("*")).collect():
+        counted[hour_name(number)]["contradictions"] = rows
+    return counted
+
+
+def _done(counted: Mapping[str, Any], figures: Mapping[str, int], state: Mapping[str, Any] | None = None) -> Done:
+    outcomes: Counter[str] = Counter()
+    for each in counted.values():
+        outcomes.update(each["outcomes"])
+    rows = outcomes.total()
+    found = {
+        "deliveries": rows,
+        "incomplete": sum(each["incomplete"] for each in counted.values()),
+        "contradictions": sum(each["contradictions"] for each in counted.values()),
+    }
+    shown = Table("outcomes", ("outcome", "deliveries"), tuple(outcomes.most_common()))
+    return Done(rows, {**found, **figures}, (shown,), state or {})
 
 
 # -------------------------------------------------------------------------------------------------------- on executors

@@ -163,6 +163,11 @@ PARTITIONED: Final = ("hops", "events", "counts", "edges")
 """The tables with a directory for each date and router."""
 
 
+def file_of(segment: str) -> str:
+    """Return the name of a segment's file in each table; Spark ignores files that begin with `.` or `_`."""
+    return f"{f'%{ord(segment[0]):02X}' if segment[0] in '._' else segment[0]}{segment[1:]}.parquet"
+
+
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     """Return Arrow's schema; unit and meaning of a column are its field's metadata."""
     return pa.schema(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema
+from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema, file_of
 from amqpmesh.pipeline.files import File, Found, find, ordinary
 from amqpmesh.pipeline.published import digest
 from amqpmesh.pipeline.segments import Account, Finding, convert
@@ -289,10 +289,10 @@ def _convert(place: Path, name: Name, files: Sequence[File], before: list[Any] |
         account.findings.append(Finding(Problem.LEFT_BEHIND, sentence, octets=len(data)))
     found = [(file.path, each) for each in account.findings] + duplicates
     rows = [_quarantined(name.file(""), path, name.router, finding) for path, finding in found]
-    _write(place / "quarantine" / _file(name), rows, "quarantine")
+    _write(place / "quarantine" / file_of(name.file("")), rows, "quarantine")
     ordered = [file, *(each for each in files if each != file)]
     row = _row(account, name, ordered, len(data), len(rows))
-    _write(place / "segments" / _file(name), [row], "segments")
+    _write(place / "segments" / file_of(name.file("")), [row], "segments")
 
 
 Rank = tuple[bool, int]
@@ -356,7 +356,7 @@ class _Output:
 
     def keep(self, account: Account) -> None:
         """Replace the segment's former files, now that all are written. Raises: OSError."""
-        file = _file(self._name)
+        file = file_of(self._name.file(""))
         folder = Path(f"date={account.date}", f"recorded_by={file.rsplit('.', 3)[0]}")
         kept = set()
         for table, (path, writer) in ({} if account.is_other else self._writers).items():
@@ -400,12 +400,6 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]], table: str) -> None:
         _rename(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _file(name: Name) -> str:
-    """Return the name of a segment's file in each table; Spark ignores files that begin with `.` or `_`."""
-    stem = name.file("")
-    return f"{f'%{ord(stem[0]):02X}' if stem[0] in '._' else stem[0]}{stem[1:]}.parquet"
 
 
 def _temporary(folder: Path) -> Path:

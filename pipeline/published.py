@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -90,6 +91,11 @@ def fresh(table: str) -> str:
     return f"{table}/v{time.time_ns()}-{uuid.uuid4().hex[:8]}"
 
 
+def hour_name(hour: int) -> str:
+    """Return the name of an hour's part, such as `2026-05-01T12`, in UTC. Args: hour: hours since 1970."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).strftime("%Y-%m-%dT%H")
+
+
 def paths(out: str, table: str) -> list[str]:
     """Return the directories with the Parquet files of a result table.
 
@@ -131,7 +137,8 @@ def load(out: str) -> Published:
 def publish(out: str, job: str, result: Result) -> None:
     """Name the tables of a job, all at once; remove what the publication before has replaced.
 
-    Raises: CommandError: `out` is no path of this machine; and as `load`. OSError: the file cannot be written.
+    Raises: CommandError: `out` is no path of this machine, or a directory is gone; and as `load`. OSError: the file
+        cannot be written.
     """
     from amqpmesh.pipeline.files import ordinary  # here: it needs Arrow
 
@@ -139,6 +146,8 @@ def publish(out: str, job: str, result: Result) -> None:
     place.mkdir(parents=True, exist_ok=True)
     with _locked(place):
         before = load(out)
+        if not is_there(out, result):  # it has parts of a run before, which another run has replaced twice since
+            raise CommandError(f"{job}: another run has removed what this one was to keep: run it again")
         named = {each for parts in result.tables.values() for each in parts.values()}
         old = before.jobs.get(job)
         gone = [each for parts in old.tables.values() for each in parts.values()] if old is not None else []

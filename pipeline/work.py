@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, paths, publish
+from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, hour_name, is_there, load, paths, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+FILES: Final = 4
+"""Files of an hour at most: as many cores write it at the same time."""
 
 Cell = str | int | float | None
 
@@ -24,6 +27,7 @@ class Work:
         out: the directory for results, a path or a URI.
         since, until: the beginning and the end of the time that counts, in UTC; the end itself does not count. None: no
             limit.
+        anew: what runs before this one have published is not used.
         written: the parts of tables that were written and are not published yet (`published.Parts`).
     """
 
@@ -32,21 +36,25 @@ class Work:
     out: str
     since: datetime | None = None
     until: datetime | None = None
+    anew: bool = False
     written: dict[str, Parts] = field(default_factory=dict, compare=False, repr=False)
 
     def place(self, job: str) -> str:
         """Return the directory of a job's result."""
         return f"{self.out.rstrip('/')}/{job}"
 
-    def read(self, table: str) -> DataFrame:
+    def read(self, table: str, only: Set[str] | None = None) -> DataFrame:
         """Read a result table: what was written with this, else what is published.
 
-        Raises: CommandError: see `published.paths`.
+        Args: only: some of the parts that were written; None: all. Raises: CommandError: see `published.paths`.
         """
         parts = self.written.get(table)
         if parts is None:
             return self.spark.read.parquet(*paths(self.out, table))
-        return self.spark.read.parquet(*(self.place(each) for each in parts.values()))
+        some = [self.place(each) for name, each in parts.items() if only is None or name in only]
+        if some:
+            return self.spark.read.parquet(*some)
+        return self.spark.read.parquet(self.place(next(iter(parts.values())))).limit(0)
 
     def write(self, table: str, result: DataFrame) -> int:
         """Write a result table; others see it once the job is published. Returns: its rows."""
@@ -55,12 +63,40 @@ class Work:
         self.written[table] = {WHOLE: directory}
         return self.read(table).count()
 
+    def write_hours(self, table: str, rows: DataFrame, kept: Parts) -> None:
+        """Write the rows of some hours of a table, on this machine.
+
+        Args: rows: with a column `hour`, hours since 1970, and one `key`. kept: the parts of other hours, which stay.
+        """
+        from pyspark.sql import functions as F  # noqa: N812
+
+        from amqpmesh.pipeline.files import ordinary  # here: it needs Arrow
+
+        directory = fresh(table)
+        cores = self.spark.sparkContext.defaultParallelism
+        spread = rows.repartition("hour", F.pmod(F.xxhash64("key"), F.lit(min(cores, FILES))))
+        spread.write.partitionBy("hour").parquet(self.place(directory))
+        place = ordinary(self.place(directory))
+        found = sorted(int(each.name.partition("=")[2]) for each in place.glob("hour=*"))
+        parts = {**kept, **{hour_name(each): f"{directory}/hour={each}" for each in found}}
+        if not parts:
+            directory = fresh(table)
+            rows.drop("hour").limit(0).write.parquet(self.place(directory))
+            parts = {WHOLE: directory}
+        self.written[table] = parts
+
+    def before(self, job: str) -> Result | None:
+        """Return what a job has published before, if its tables are there."""
+        result = None if self.anew else load(self.out).jobs.get(job)
+        return result if result is not None and is_there(self.out, result) else None
+
     def publish(self, job: str, given: str, done: Done) -> None:
         """Publish the tables that a job has written. Args: given: the digest of its input.
 
         Raises: CommandError, OSError: see `published.publish`.
         """
-        publish(self.out, job, Result(given, asdict(done), dict(self.written)))
+        told = {name: value for name, value in asdict(done).items() if name != "state"}
+        publish(self.out, job, Result(given, told, dict(self.written), done.state))
         self.written.clear()
 
 
@@ -96,8 +132,10 @@ class Done:
     Args: rows: of its result.
         figures: its key figures, by readable names: `{"segments": 12, "quarantined": 0}`.
         tables: shown at once.
+        state: for the job's next run (`Work.before`); JSON can hold it.
     """
 
     rows: int
     figures: Mapping[str, int | float] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)

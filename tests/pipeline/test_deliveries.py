@@ -17,7 +17,7 @@ from amqpmesh.pipeline.deliveries import ATTEMPTS, CONTRADICTIONS, SLACK, contra
 from amqpmesh.pipeline.events import spark_schema, table
 from amqpmesh.pipeline.ingest import ingest
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.work import Work
+from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.telemetry.schema import Outcome
 from tests.support.data.known_traffic import CROSSING, STAY, Delivery, Known
 from tests.support.data.segments import BEGAN, at
@@ -126,9 +126,79 @@ def fill(known: Known, count: int) -> None:
             known.deliver("ABC", "ABD", "AB", "A", receivers=["x", "y", "x", "z"], copies=[False, False, True, False])
 
 
-def test_rows_equal_what_was_delivered(bench: Bench) -> None:
-    fill(bench.known, 300)
-    assert bench.rows() == bench.expected()
+def run(bench: Bench, *arriving: Path, publishes: bool = True) -> Done:
+    """Run the job once some segments have arrived, as the command does. Args: publishes: else it is killed before."""
+    events = Path(bench.work.events[0])
+    for path in arriving:
+        path.rename(events / path.name)
+    bench.work.written.clear()
+    ingest(bench.spark, bench.work.events, bench.work.place("ingest"))
+    done: Done = JOBS["deliveries"].load()(bench.work)
+    if publishes:
+        bench.work.publish("deliveries", "", done)
+    bench.work.written.clear()
+    return done
+
+
+def waiting(bench: Bench, root: Path) -> list[Path]:
+    """Take all segments away. Returns: where they are now, in no order."""
+    root.mkdir()
+    paths = [path.rename(root / path.name) for path in Path(bench.work.events[0]).rglob("*.events")]
+    random.Random(3).shuffle(paths)
+    return paths
+
+
+def test_rows_equal_what_was_delivered_in_whatever_order_segments_come(bench: Bench, tmp_path: Path) -> None:
+    for hour in range(3):
+        fill(bench.known, 60)
+        bench.known.deliver("ABC", seconds=3600 * hour - 0.00001)  # it comes to B in the next hour
+        bench.known.close(1)
+    paths = waiting(bench, tmp_path / "waiting")
+    run(bench, *paths[:7])
+    done = run(bench, *paths[7:])
+    rows = bench.expected()
+    assert ordered(collected(bench.work.read("deliveries/attempts"))) == rows
+    assert dict(done.tables[0].rows) == Counter(row["outcome"] for row in rows)
+    assert (done.rows, done.figures["incomplete"]) == (len(rows), 0)
+    # Of a later hour, only that is read and written.
+    bench.known.deliver("ABC", seconds=36_000)
+    bench.known.close(1)
+    done = run(bench)
+    assert [done.figures[each] for each in ("records read", "deliveries read", "hours written")] == [3, 0, 1]
+    assert ordered(collected(bench.work.read("deliveries/attempts"))) == bench.expected()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(4):
+        fill(bench.known, 12)
+        for _ in range(8):
+            missing = chance.choice(["", "", "A", "B", "D"])
+            bench.known.deliver(chance.choice(WAYS), seconds=chance.uniform(0, 14_400), unrecorded=missing)
+        twice = bench.known.deliver("ABC", seconds=chance.uniform(0, 14_400))
+        bench.known.record(twice, "B", "A", "C", 1, longest=3)
+        bench.known.close(chance.choice([1, 2]))
+    paths = waiting(bench, tmp_path / "waiting")
+    chance.shuffle(paths)
+    while paths:
+        size = chance.randrange(1, 14)
+        run(bench, *paths[:size], publishes=chance.random() < 0.7)
+        paths = paths[size:]
+    done = run(bench)
+    found = [collected(bench.work.read(f"deliveries/{name}")) for name in ("attempts", "quarantine")]
+    bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
+    whole = run(bench)
+    one = [collected(bench.work.read(f"deliveries/{name}")) for name in ("attempts", "quarantine")]
+    assert ordered(found[0]) == ordered(one[0])
+    told = [sorted((row["key"], row["sentence"], row["sent_at"]) for row in each[1]) for each in (found, one)]
+    assert told[0] == told[1]
+    assert told[0]
+    assert [done.figures[each] for each in TOLD] == [whole.figures[each] for each in TOLD]
+    assert dict(done.tables[0].rows) == dict(whole.tables[0].rows)
+
+
+TOLD = "deliveries", "incomplete", "contradictions"
 
 
 def test_rows_do_not_depend_on_how_records_are_spread_over_batches_and_partitions(bench: Bench) -> None:
@@ -234,7 +304,7 @@ def test_the_job_writes_both_tables_and_counts(bench: Bench) -> None:
     JOBS["ingest"].load()(bench.work)
     done = JOBS["deliveries"].load()(bench.work)
     rows = len(bench.expected())
-    assert (done.rows, done.figures) == (rows, {"deliveries": rows, "incomplete": 1, "contradictions": 0})
+    assert (done.rows, *(done.figures[each] for each in TOLD)) == (rows, rows, 1, 0)
     outcomes = Counter(row["outcome"] for row in bench.expected())
     assert dict(done.tables[0].rows) == outcomes
     for name, columns in (("attempts", ATTEMPTS), ("quarantine", CONTRADICTIONS)):

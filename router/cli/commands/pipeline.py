@@ -302,7 +302,7 @@ class _Running:
 
     def _work(self, spark: "SparkSession | None") -> Work:
         given = self._given
-        return Work(spark, tuple(given.events), given.out, given.since, given.until)  # type: ignore[arg-type]
+        return Work(spark, tuple(given.events), given.out, given.since, given.until, given.anew)  # type: ignore[arg-type]
 
     @contextmanager
     def _shown(self, name: str) -> Iterator["SparkSession"]:

