@@ -17,6 +17,7 @@ from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.hop_order import Chains, chains
 from amqpmesh.pipeline.hop_records import OUTCOMES
 from amqpmesh.pipeline.increments import Segment, converted, increment
+from amqpmesh.pipeline.pruning import pruned
 from amqpmesh.pipeline.published import WHOLE, Parts, hour_name
 from amqpmesh.pipeline.work import Done, Table, Work
 
@@ -243,7 +244,9 @@ def job(work: Work) -> Done:
 def _hourly(work: Work) -> Done:
     """Make the rows of deliveries with records in new segments, in the hours that these change."""
     before = work.before("deliveries")
-    step = increment(converted(str(ordinary(work.place("ingest")))), before.state if before is not None else {})
+    ingested = ordinary(work.place("ingest"))
+    least = pruned(ingested).hour
+    step = increment(converted(str(ingested)), before.state if before is not None else {})
     old = before.tables if before is not None and not step.is_whole else {}
     counted = dict(before.state["hours"]) if before is not None and old else {}
     hops = _hops(work, step.new)
@@ -251,12 +254,14 @@ def _hourly(work: Work) -> Done:
     if old:
         hops = hops.unionByName(_hops(work, step.again).join(keys, "key", "left_semi"))
         # Each row begins with one of these records, and each row of before did.
-        touched = {hour_name(row[0]) for row in hops.selectExpr(f"time div {HOUR}").distinct().collect()}
+        numbers = hops.selectExpr(f"time div {HOUR}").distinct().collect()
+        touched = {hour_name(row[0]) for row in numbers if row[0] >= least}
     else:
         touched = set()
     reread = sum(sum(counted.pop(each)["outcomes"].values()) for each in touched if each in counted)
     if touched or not old:
-        _write(work, _ATTEMPTS, deliveries(hops), old, touched, keys)
+        rows = deliveries(hops).where(f"unix_micros(sent_at) div {HOUR // 1000} >= {least}")
+        _write(work, _ATTEMPTS, rows, old, touched, keys)
         written = work.read(_ATTEMPTS, touched or None)
         concerned = written.join(keys, "key", "left_semi") if old else written
         _write(work, _QUARANTINE, contradictions(concerned), old, touched, keys)

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema, file_of
 from amqpmesh.pipeline.files import File, Found, find, ordinary
+from amqpmesh.pipeline.pruning import pruned
 from amqpmesh.pipeline.published import digest
 from amqpmesh.pipeline.segments import Account, Finding, convert
 from amqpmesh.pipeline.work import Done, Table, Work
@@ -91,6 +92,9 @@ def prepare(events: Iterable[str], out: str, now: float | None = None) -> Prepar
     done = _converted_rows(place)
     known = {file: name for name, row in done.items() for file in _files(row) if (row["version"] or 0) <= VERSION}
     found = find([ordinary(each) for each in events], place, known, time.time() if now is None else now)
+    gone = pruned(place)
+    for name in [each for each in found.segments if gone.has(each)]:
+        del found.segments[name]
     new = {name: files for name, files in found.segments.items() if not known.keys() >= set(files)}
     return Prepared(place, found, [_task(name, files, done.get(name)) for name, files in new.items()])
 

@@ -152,7 +152,7 @@ def publish(out: str, job: str, result: Result) -> None:
         old = before.jobs.get(job)
         gone = [each for parts in old.tables.values() for each in parts.values()] if old is not None else []
         now = Published({**before.jobs, job: result}, tuple(sorted({*gone} - named)))
-        _replace(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}))
+        replace_file(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}))
         kept = {each for other in now.jobs.values() for parts in other.tables.values() for each in parts.values()}
         for each in {*before.replaced} - kept:
             shutil.rmtree(place / each, ignore_errors=True)
@@ -202,7 +202,7 @@ def _locked(place: Path) -> Iterator[None]:
         yield
 
 
-def _replace(target: Path, text: str) -> None:
+def replace_file(target: Path, text: str) -> None:
     """Replace a file at once. Raises: OSError."""
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:

@@ -96,6 +96,14 @@ def moment(text: str) -> datetime:
     )
 
 
+def age(text: str) -> timedelta:
+    """Read how long ago something may be: a number with a unit."""
+    with suppress(OverflowError):
+        if (told := re.fullmatch(r"(\d+(?:\.\d+)?)([a-z])", text)) and told[2] in UNITS and float(told[1]) > 0:
+            return float(told[1]) * UNITS[told[2]]
+    raise argparse.ArgumentTypeError(f"must be a duration such as 90d ({', '.join(UNITS)}), not {text!r}")
+
+
 def place(text: str) -> str:
     """Read a directory: keep a URI, and make a path absolute."""
     return text if re.match(r"[a-z][a-z0-9+.-]*://", name(text)) else os.path.abspath(text)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.pipeline.jobs import JOBS, RUN, Account, Job, chosen
@@ -52,6 +53,14 @@ def declare(command: argparse.ArgumentParser) -> None:
             "show",
             help="rows of the results, without Spark",
             description="Print rows of the results of earlier runs. TABLE is a job, for its main table, or JOB/NAME.",
+            epilog=EPILOG,
+        )
+    )
+    _declare_prune(
+        actions.add_parser(
+            "prune",
+            help="remove old records and deliveries from the results, without Spark",
+            description="Remove segments that were last written longer ago than --keep, and deliveries that began so.",
             epilog=EPILOG,
         )
     )
@@ -116,6 +125,21 @@ def _declare_show(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=show)
 
 
+def _declare_prune(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
+    )
+    command.add_argument(
+        "--keep",
+        metavar="DURATION",
+        type=arguments.age,
+        required=True,
+        help=f"such as 90d ({', '.join(arguments.UNITS)}): remove what is older",
+    )
+    command.add_argument("--json", action="store_true", help="print what was removed as one JSON object")
+    command.set_defaults(command=prune)
+
+
 def _declare_times(command: argparse.ArgumentParser, what: str) -> None:
     # A duration such as -1h is a value, as a negative number would be, and no option.
     command._negative_number_matcher = re.compile(r"-\d")
@@ -165,6 +189,23 @@ def show(given: argparse.Namespace) -> int:
     elif selected.found > len(rows):
         lines += ["", f"the first {len(rows):,} of {selected.found:,} rows; --limit shows more"]
     print("\n".join(printable(line) for line in lines))
+    return Exit.DONE
+
+
+def prune(given: argparse.Namespace) -> int:
+    """Remove old results. Returns: 0. Raises: CommandError: there are none. OSError: a file cannot be removed."""
+    with _extra():
+        from amqpmesh.pipeline import pruning
+
+    try:
+        before = datetime.now(UTC) - given.keep
+    except OverflowError:
+        raise CommandError("--keep: is longer than the time that there is") from None
+    removed = pruning.prune(given.out, before)
+    if given.json:
+        print(dump({"before": before.isoformat(), "segments": removed.segments, "hours": removed.hours}))
+    else:
+        print(f"removed {removed.segments:,} segments, and {removed.hours:,} hours of deliveries")
     return Exit.DONE
 
 

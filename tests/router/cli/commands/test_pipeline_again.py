@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -158,3 +159,22 @@ def test_the_table_says_what_is_as_before(mesh: Mesh, run: Run, command: Command
     run()
     lines = command("pipeline", "run", "--events", str(mesh.events), "--out", str(mesh.out)).out.splitlines()
     assert ["as before" in each for each in lines[:4]] == [False, True, True, True]
+
+
+def test_what_is_pruned_is_not_made_again(mesh: Mesh, run: Run, command: Command) -> None:
+    run()
+    arguments = ("pipeline", "prune", "--out", str(mesh.out))
+    assert json.loads(command(*arguments, "--keep", "90d", "--json").out)["segments"] == 0
+    for each in mesh.events.rglob("*.events"):
+        os.utime(each, (0, 0))
+    run()
+    assert command(*arguments, "--keep", "90d").out == "removed 2 segments, and 0 hours of deliveries\n"
+    figures = run()["told"]["jobs"][0]["figures"]
+    assert (figures["converted"], figures["hops"]) == (0, 0)
+
+
+@pytest.mark.parametrize("keep", ["90", "-90d", "0d", "90y", "d", "9" * 20 + "w", "9" * 400 + "d"])
+def test_a_duration_that_is_none_is_told(mesh: Mesh, command: Command, keep: str) -> None:
+    ended = command("pipeline", "prune", "--out", str(mesh.out), f"--keep={keep}")
+    assert ended.status == 2
+    assert "--keep: must be a duration such as 90d" in ended.lines[-1]
