@@ -62,7 +62,7 @@ Heavy sockets that got no time come first in the next turn, after new ones that 
 """
 
 SHARES: Final = 16
-"""Turns of tenants in a row before the system is asked whose sockets are ready."""
+"""Turns of tenants in a row before connections that end have theirs."""
 
 TOGETHER: Final = 0.0001
 """Seconds of work before its output is written. Until then several small batches share their writes, which cost more
@@ -333,18 +333,14 @@ class Poller:
         """
         shares, stopwatch = self._shares, environment().stopwatch
         own, left = shares.own, False
-        for descriptor, _ in ready:
-            share = shares.with_epoll(descriptor)
-            if share is not None:
-                shares.wait(share)
-            else:
-                self._sort(descriptor, own)
-        if own.queue or own.busy:
-            shares.wait(own)
-        began = now = stopwatch()
+        self._sort_all(ready)
+        began = asked = now = stopwatch()
         for _ in range(SHARES):
             if not shares.have_work or now - began >= SLICE or self._ending:
                 break
+            if now - asked >= TOGETHER:  # what has come during the last turns may be next
+                self._sort_all(self._epoll.poll(0))
+                asked = now
             share = shares.next()
             for descriptor in shares.ready(share):
                 self._sort(descriptor, share)
@@ -357,6 +353,19 @@ class Poller:
             if share is own:
                 break  # the system has to be asked for more of it
         return left
+
+    def _sort_all(self, ready: list[tuple[int, int]]) -> None:
+        """Note which shares have work. Args: ready: as the system reports them."""
+        shares = self._shares
+        own = shares.own
+        for descriptor, _ in ready:
+            share = shares.with_epoll(descriptor)
+            if share is not None:
+                shares.wait(share)
+            else:
+                self._sort(descriptor, own)
+        if own.queue or own.busy:
+            shares.wait(own)
 
     def _sort(self, descriptor: int, share: Share) -> None:
         """Note that a socket is ready."""

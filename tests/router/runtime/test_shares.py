@@ -56,6 +56,8 @@ class World:
         self.seconds = 0.0
         self.enough = 0
         self.are_enough = trio.Event()
+        #: After so many parts, input comes from this peer.
+        self.comes: tuple[int, socket.socket] | None = None
         measure(lambda: self.seconds)
 
     def add(
@@ -74,6 +76,15 @@ class World:
         if floods:
             theirs.send(b"x")
         return source
+
+    async def parts_before(self, polite: Source, at: int, parts: int) -> int:
+        """Have input of a polite tenant come after `at` parts of others. Returns: the parts that are served before it.
+
+        Args: parts: after which it must have been served.
+        """
+        self.comes = at, polite.theirs
+        await self.run(at + parts)
+        return self.served.index(polite.name) - at
 
     async def run(self, parts: int) -> Counter[str]:
         """Have so many parts of input served. Returns: how many of each tenant."""
@@ -112,6 +123,8 @@ class Source:
         world = self._world
         world.seconds += TAKES
         world.served.append(self.name)
+        if world.comes is not None and len(world.served) == world.comes[0]:
+            world.comes[1].send(b"x")
         if not self._floods:
             self._ours.recv(1)
         if len(world.served) >= world.enough:
@@ -181,19 +194,30 @@ async def test_neighbours_have_as_much_as_all_tenants_together(world: World) -> 
 
 
 @pytest.mark.parametrize("is_heavy", [False, True], ids=["light", "heavy"])
-async def test_input_of_a_tenant_within_its_share_waits_for_one_turn_of_each_other(
-    is_heavy: bool, world: World
+@pytest.mark.parametrize("kinds", [(False,), (True,), (False, True)], ids=["clients", "neighbours", "both"])
+async def test_input_of_a_tenant_within_its_share_waits_for_the_turn_that_another_has(
+    kinds: tuple[bool, ...], is_heavy: bool, world: World
 ) -> None:
-    for _ in range(200):
-        world.add(A, is_heavy=is_heavy)
+    for between in kinds:
+        for _ in range(100):
+            world.add(A, is_heavy=is_heavy, between=between)
     polite = world.add(B, floods=False)
     await world.run(200)
-    turn = round(SLICE / TAKES)
-    for _ in range(20):
-        world.served.clear()
-        polite.theirs.send(b"x")
-        await world.run(3 * turn)
-        assert world.served.index("B") <= 2 * turn  # the one that was begun, and the one that was next
+    turn = round(SLICE / TAKES) + 1  # it ends with the part in which its time is up
+    for at in range(1, 4 * turn):
+        assert await world.parts_before(polite, at, 4 * turn) <= turn
+
+
+async def test_input_of_a_tenant_within_its_share_waits_for_one_turn_of_each_that_had_less(world: World) -> None:
+    floods = [Tenant(name=f"flood {number}") for number in range(8)]
+    for tenant in floods:
+        for _ in range(20):
+            world.add(tenant)
+    polite = world.add(B, floods=False)
+    await world.run(200)
+    turn = round(SLICE / TAKES) + 1
+    for at in range(1, 20):
+        assert await world.parts_before(polite, at, 2 * len(floods) * turn) <= turn * len(floods)
 
 
 async def test_a_tenant_that_had_nothing_to_do_gets_no_more_for_that(world: World) -> None:
