@@ -13,7 +13,7 @@ from amqpmesh.router.delivery.lifetime import recount
 from amqpmesh.router.delivery.link_loss import detach_if_done, fail_links
 from amqpmesh.router.delivery.memory_pressure import check
 from amqpmesh.router.delivery.multicast_stall import take_back, watch
-from amqpmesh.router.delivery.settlement import end_excluded, settle_kept
+from amqpmesh.router.delivery.settlement import end_excluded, end_waiting, settle_kept
 from amqpmesh.router.kernel import deal, pause_ahead
 from amqpmesh.router.memory.holders import check_node, count_output
 from amqpmesh.router.model.credit_share import CreditShare
@@ -54,6 +54,19 @@ def finish_batch(context: Context) -> None:
         _finish_touched(context)
     if context.closed:
         reopen(context)
+
+
+def node_due(context: Context, node: Node) -> None:
+    """Do what is due at a node whose time has come. `finish_batch` is to follow."""
+    context.forget_timer(node)
+    due = node.next_timer()
+    if due is None or due > context.now:  # the reason of the timer is gone
+        context.set_timer(node, due)
+        return
+    receive_held(context)  # not before: most timers of busy nodes have lost their reason
+    node.pool.handle_timer(context.now)
+    end_waiting(context, node)
+    context.touch(node)
 
 
 def _send_again(context: Context) -> None:

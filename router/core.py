@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.attach.answer import Attaching
 from amqpmesh.router.attach.resolve import Lookup, limit_windows
-from amqpmesh.router.batch import finish_batch
+from amqpmesh.router.batch import finish_batch, node_due
 from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import OnDemandConnections
 from amqpmesh.router.containers.remote_nodes import RemoteNodes
@@ -29,7 +29,6 @@ from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import expanded, reopen
 from amqpmesh.router.delivery.link_loss import end_connection
 from amqpmesh.router.delivery.memory_pressure import nodes
-from amqpmesh.router.delivery.settlement import end_waiting
 from amqpmesh.router.endpoint_setup import client_sasl, container_id, endpoint, server_sasl
 from amqpmesh.router.handlers import Handlers, weight
 from amqpmesh.router.kernel import UNIT, UNIT_IN_MESH
@@ -367,7 +366,10 @@ class Core:
         return self.context.timers.next()
 
     def handle_timer(self, now: float) -> None:
-        """Do what is due, `AT_ONCE` at most. Raises: the error of a failed action; the next call does the rest."""
+        """Do what is due, `AT_ONCE` at most, or what is work for a turn; the next call does the rest.
+
+        Raises: the error of a failed action.
+        """
         self._turn(now)
         self.context.catch_up()
         if self.context.touched:  # the kernel has relayed: pools learn what their consumers can take now
@@ -379,20 +381,14 @@ class Core:
                 except Exception:
                     self.context.timers.set(due, now + AGAIN)  # it is still wanted, but others come first
                     raise
+                if len(self.context.touched) >= self.context.most_sent:  # each may send and grant credit
+                    break
         finally:
             finish_batch(self.context)
 
     def _timer_due(self, owner: ConnectionRecord | Node | Errand) -> None:
         if isinstance(owner, Node):
-            self.context.forget_timer(owner)
-            due = owner.next_timer()
-            if due is None or due > self.context.now:  # the reason of the timer is gone
-                self.context.set_timer(owner, due)
-                return
-            receive_held(self.context)  # not before: most timers of busy nodes have lost their reason
-            owner.pool.handle_timer(self.context.now)
-            end_waiting(self.context, owner)
-            self.context.touch(owner)
+            node_due(self.context, owner)
             return
         receive_held(self.context)
         if isinstance(owner, Errand):

@@ -666,6 +666,31 @@ def test_deliveries_that_have_waited_leave_in_turns_and_in_order(most: int) -> N
     network.leave()
 
 
+@pytest.mark.parametrize(("most", "turns"), [(SENT_A_TURN, 1), (MOST_SENT, 3)])
+def test_nodes_whose_time_has_come_have_turns(most: int, turns: int) -> None:
+    network = Network()
+    network.core.context.most_sent = most
+    consumer, producer = network.client(), network.client()
+    addresses = [f"q{number}" for number in range(60)]
+    receivers = [consumer.receiver(address, credit=1) for address in addresses]
+    links = [producer.sender(address) for address in addresses]
+    for link in links:
+        producer.send(link, settled=True)
+    consumer.take(len(receivers))
+    waiting = [producer.send(link, message(ttl=1000)) for link in links]
+    network.now += 1.0
+    core = network.core
+    for turn in range(1, turns + 1):
+        at = core.next_timer()
+        assert at is not None
+        assert at <= network.now
+        core.handle_timer(network.now)
+        producer.read(core.data_to_send(producer.record, network.now))
+        assert sum(each.outcome is not None for each in waiting) == min(turn * most, len(waiting))
+    network.run()
+    network.leave()
+
+
 @pytest.mark.parametrize(("decision", "turns"), [(1, 1), (DECISION, 17)])
 def test_what_is_decided_counts_more_in_a_turn_where_tenants_contend(decision: int, turns: int) -> None:
     network = Network()
