@@ -41,9 +41,11 @@ def children(pid: int) -> tuple[int, ...]:
 
 
 def seconds_waited(pid: int) -> float:
-    """Return the seconds that threads of a process were ready and waited for a core; 0.0: the kernel does not say."""
-    with suppress(OSError):  # a kernel without it, or a thread that has just ended
-        return sum(int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    """Return the seconds that the first thread of a process was ready and waited for a core: a router's work is done
+    there. 0.0: the kernel does not say.
+    """
+    with suppress(OSError):  # a kernel without it
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     return 0.0
 
 

@@ -1,4 +1,4 @@
-"""The part `tenants`: a tenant at a steady load beside a tenant that floods, over one router and over three.
+"""The part `tenants`: a tenant at a steady load beside a tenant that floods, over one router, two and three.
 
 The polite tenant sends by some pairs, as much as takes a fifth of a router's time. The other one sends as fast as its
 credit lets it: by one pair, or by many. Both have the same weight. The same load runs through routers without tenants;
@@ -6,8 +6,10 @@ and the polite part of it alone, through both. Rounds take turns.
 
     python -m benchmarks.tenants [--hops 1] [--hops 3] [--rounds 5] [--seconds 2]
 
-Routers and clients are five processes or seven. If the user has the right (root), the routers and the polite clients
+Routers and clients are five processes to seven. If the user has the right (root), the routers and the polite clients
 come first, at real-time priorities: else what is measured is how the system divides its cores among the processes.
+Where there are fewer cores than routers, a router waits for the others all the same, as long as both of them are busy:
+the table says for which part of the time the routers waited for a core.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.bench import Bench, progress
 from benchmarks.generator import generate
 from benchmarks.large_beside_small import first, may_come_first
-from benchmarks.processes import Failed, cpu_seconds
+from benchmarks.processes import Failed, cpu_seconds, seconds_waited
 from benchmarks.tables import Figures, median, table
 from benchmarks.targets import PATIENCE, Target, Traffic, both, leave, routers, run, under
 
@@ -50,7 +52,7 @@ receive = ["#"]
     for each in TENANTS
 )
 
-HOPS = (1, 3)
+HOPS = (1, 2, 3)
 PART = 0.2  # of a router's time
 PAIRS = 20  # of the polite tenant
 FLOODS = {"one pair": ("--connections", "1"), "300 pairs": ("--connections", "300", "--credit", "100")}
@@ -68,8 +70,8 @@ def load(target: Target) -> float:
 
 
 def polite(target: Target, rate: float, seconds: float) -> Figures:
-    """Return the messages a second that arrive of the polite tenant, their latency, and the part of the time for which
-    the routers were busy, from 0 to 1.
+    """Return the messages a second that arrive of the polite tenant, their latency, and the parts of the time for which
+    the routers were busy, and waited for a core, from 0 to 1.
     """
     count = int(rate * seconds)
     common = ["--hostname", TENANTS[0], "--connections", str(PAIRS), "--count", str(count), "--wait"]
@@ -81,10 +83,13 @@ def polite(target: Target, rate: float, seconds: float) -> Figures:
         receiver.line()
         sender.line()
         with comes_first(target.pids, [receiver.process.pid, sender.process.pid]):
-            used, began = sum(map(cpu_seconds, target.pids)), time.monotonic()
+            used, waited = sum(map(cpu_seconds, target.pids)), sum(map(seconds_waited, target.pids))
+            began = time.monotonic()
             sender.go()
             sent, received = both(sender, receiver)
-            busy = (sum(map(cpu_seconds, target.pids)) - used) / (time.monotonic() - began) / target.hops
+            took = (time.monotonic() - began) * target.hops
+            busy = (sum(map(cpu_seconds, target.pids)) - used) / took
+            waits = (sum(map(seconds_waited, target.pids)) - waited) / took
         leave(receiver, sender)
     if sent["outcomes"] != {"accepted": count}:
         raise Failed(f"{target.name}: not all accepted: {sent['outcomes']}")
@@ -94,6 +99,7 @@ def polite(target: Target, rate: float, seconds: float) -> Figures:
         "p50_us": latency["p50"],
         "p99_us": latency["p99"],
         "busy": busy,
+        "waits": waits,
     }
 
 
@@ -150,10 +156,11 @@ def measure(bench: Bench, hops: Sequence[int], seconds: float) -> None:
                 for target in targets:
                     each = kept[target.name]
                     cells += [f"{each['messages_per_second'] / rate:.0%}"]
-                    cells += [f"{each['p50_us'] / 1000:,.2f} / {each['p99_us'] / 1000:,.2f} ms, {each['busy']:.0%}"]
+                    cells += [f"{each['p50_us'] / 1000:,.2f} / {each['p99_us'] / 1000:,.2f} ms"]
+                    cells += [f"{each['busy']:.0%} / {each['waits']:.1%}"]
                 rows.append((f"{case}, {rate:,.0f}/s", cells))
-    columns = ["arrive", "p50 / p99, routers busy", "without tenants", "p50 / p99, routers busy"]
-    table("a polite tenant beside another one", columns, rows)
+    columns = ["p50 / p99", "routers busy / wait for cores"]
+    table("a polite tenant beside another one", ["arrive", *columns, "without tenants", *columns], rows)
 
 
 def tenants(bench: Bench) -> None:
