@@ -14,6 +14,7 @@ from amqpmesh.router.access.rights import admit, restrict
 from amqpmesh.router.access.token_links import TokenLink
 from amqpmesh.router.amqp import events
 from amqpmesh.router.amqp.errors import CommandError, ProtocolError
+from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error
 from amqpmesh.router.attach.joining import begin_drain
@@ -97,6 +98,7 @@ class Handlers:
     def connection_lost(self, record: ConnectionRecord) -> None:
         """Tell the mesh and the container links that a connection is lost."""
         if self.mesh is not None:
+            self.mesh.routes.lane_links.resumed.losing(record)
             self.mesh.lost(record)
         self.containers.lost(record)
         tokens.end(self._context, record)
@@ -189,6 +191,8 @@ class Handlers:
             engine.flow_state.container = intern(event.open.container_id)
         if self.mesh is not None:
             self.mesh.opened(record, lanes_of)
+            if record in self.mesh.neighbours:
+                self.mesh.routes.lane_links.resumed.came(self.mesh.neighbours[record])
         self.containers.opened(record)
         if not record.own:
             self._context.log.info(
@@ -257,6 +261,7 @@ class Handlers:
         end_session(self._context, record, event.session)
         if self.mesh is not None:
             self.mesh.ended(record, event.session)
+            self.mesh.routes.lane_links.resumed.ended(record)
         if record.connector is not None:
             self.containers.ended(event.session, event.error, by_peer=event.by_peer)
 
@@ -267,10 +272,11 @@ class Handlers:
             return
         record.is_handed_over = False
         endpoint = event.link
-        # The answer to the attach of a lane needs no action. An answer without a target is a refusal: a detach with the
-        # error follows (§2.6.3).
         if not isinstance(endpoint.context, OutgoingLink):
             self._take(record, event)
+        elif self.mesh is not None and event.attach.target is not None:
+            # An answer without a target is a refusal: a detach with the error follows (§2.6.3).
+            self.mesh.routes.lane_links.resumed.answered(endpoint.context, event.attach)
         if endpoint.remote is not None:
             endpoint.remote = _retained(record, event)
 
@@ -280,7 +286,9 @@ class Handlers:
             self.containers.attached(link, event)
         elif isinstance(link, Neighbour) or (self.mesh is not None and self.mesh.is_neighbours_attach(record, event)):
             assert self.mesh is not None
-            self.mesh.attached(record, event)
+            resumed = self.mesh.routes.lane_links.resumed
+            if not (isinstance(event.link, Receiver) and resumed.take(record, event.link, event.attach)):
+                self.mesh.attached(record, event)
         elif self.mesh is not None and self.mesh.has_lanes(record):
             self.mesh.refuse_client(record)
         elif record.token is not None and token_links.is_of_tokens(record, event):

@@ -27,6 +27,7 @@ class MeshConfig(Table):
     hello: float = setting(default=1.0, low=0.01, high=3600.0)
     hold: float = setting(default=3.0, low=0.02, high=3600.0)
     lane_idle: float = setting(default=10.0, low=0.0, high=3600.0)
+    resume: int = setting(default=0, low=0, high=3600)
     lane_window: int = setting(default=8192, low=0, high=2**31 - 1)
     bulk_window: int = setting(default=64, low=1, high=2**31 - 1)
     transit_window: int = setting(default=512, low=1, high=2**31 - 1)

@@ -206,6 +206,8 @@ def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
         return  # of a client that is being moved: its connection is closed
     if outgoing.outstanding or outgoing.current is not None or outgoing.gone:
         return
+    if context.termini.sources.is_returning(outgoing):
+        return
     endpoint = outgoing.endpoint
     close_link(context, outgoing)
     # A lane can be replaced before the neighbour has answered its attach (§2.6.3).

@@ -93,7 +93,7 @@ from amqpmesh.router.kernel.outcome_steps import (
     TELL_SENDER,
     outcome_step,
 )
-from amqpmesh.router.kernel.parked_links import expand_sent, parked_ids
+from amqpmesh.router.kernel.parked_links import expand_sent, left_in_second, parked_ids, sent_tag
 from amqpmesh.router.kernel.rate_meter import RateMeter, TokenBucket
 from amqpmesh.router.kernel.relays import Leg, Relay
 from amqpmesh.router.kernel.router_state import UNIT, UNIT_IN_MESH, KernelRouter
@@ -256,6 +256,7 @@ __all__ = [
     "goes_by",
     "granted",
     "is_terminal",
+    "left_in_second",
     "may_go_on",
     "onward",
     "outcome_step",
@@ -276,6 +277,7 @@ __all__ = [
     "release",
     "resume_transfer",
     "send_transfer",
+    "sent_tag",
     "serial_add",
     "serial_distance",
     "set_aside",

@@ -187,11 +187,17 @@ def _expand_multicast(multicast: FastMulticast) -> Delivery:
     return received
 
 
+def _leg_tag(fast: FastLeg) -> bytes:
+    """Return the tag of the outgoing delivery of a leg."""
+    if not fast.outgoing.lane:
+        return b"%x" % fast.number
+    return fast.multicast.key or onward(fast.multicast.incoming_tag)
+
+
 def _expand_leg(fast: FastLeg, relay: Relay) -> None:
     """Add the leg of a fast multicast to the relay in its place."""
     multicast, outgoing = fast.multicast, fast.outgoing
-    tag = b"%x" % fast.number if not outgoing.lane else multicast.key or onward(multicast.incoming_tag)
-    sent = Delivery(outgoing, tag, relay.message_format, False, False)
+    sent = Delivery(outgoing, _leg_tag(fast), relay.message_format, False, False)
     sent.complete = True
     sent.size = multicast.size
     sent.leg = leg = Leg(relay, outgoing.record, False)

@@ -319,6 +319,7 @@ def resume_transfer(
     )
     frame.resume = True
     frame.state = state
+    frame.rcv_settle_mode = delivery.rcv_settle_mode
     write_transfer(out, session.channel, frame, b"", limit, session.in_full)
     delivery.delivery_id = delivery_id
     delivery.complete = True

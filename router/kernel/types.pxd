@@ -949,7 +949,8 @@ cdef FastMulticast _new_multicast(KernelLink incoming, long incoming_id, bytes i
 cdef FastLeg _new_leg(FastMulticast multicast, KernelLink outgoing, long outgoing_id, long number)
 @cython.locals(incoming=KernelLink, received=Delivery, relay=Relay, router=KernelRouter)
 cdef Delivery _expand_multicast(FastMulticast multicast)
-@cython.locals(multicast=FastMulticast, outgoing=KernelLink, tag=bytes, sent=Delivery, leg=Leg)
+cdef bytes _leg_tag(FastLeg fast)
+@cython.locals(multicast=FastMulticast, outgoing=KernelLink, sent=Delivery, leg=Leg)
 cdef void _expand_leg(FastLeg fast, Relay relay) except *
 @cython.locals(multicast=FastMulticast, outgoing=KernelLink)
 cdef bint _free_tag(FastLeg leg) except -1
@@ -1021,6 +1022,10 @@ cdef KernelLink _sent_by(object entry)
 cpdef dict parked_ids(KernelSession session)
 @cython.locals(found=list, entry=object, delivery_id=long)
 cpdef list expand_sent(KernelSession session, list ids)
+@cython.locals(delivery=Delivery)
+cpdef bytes sent_tag(object entry)
+@cython.locals(fast=FastDelivery, leg=FastLeg, delivery=Delivery, sent=Leg, relay=Relay, incoming=Delivery)
+cpdef bint left_in_second(object entry) except -1
 @cython.locals(ledger=Ledger, relays=long, entry=object, tag=bytes, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery,
                relay=Relay)
 cpdef long set_aside(KernelLink link, KernelLink holder, bint compacts) except -1

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.link import Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import detach_if_done
-from amqpmesh.router.endpoint_setup import LARGE
+from amqpmesh.router.endpoint_setup import LARGE, WHOLE_MAP
+from amqpmesh.router.mesh.resumed_lanes import ResumedLanes, keep_lane, lane_target, seconds_kept
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.small_set import with_item, without_item
@@ -45,6 +46,8 @@ class LaneLinks:
         self._refused: set[tuple[Lane, ConnectionRecord]] = set()
         #: The number of lanes attached so far, for their names.
         self._attached = 0
+        #: Those that have lost their connection.
+        self.resumed = ResumedLanes(context)
 
     def attach(
         self,
@@ -121,7 +124,7 @@ def _attach_out(
     endpoint = session.attach(
         Terminus(name, Role.SENDER),
         source=Source(address=context.id),
-        target=Target(address=lane.target),
+        target=lane_target(lane.target, 0 if context.config.mesh is None else context.config.mesh.resume),
         rcv_settle_mode=ReceiverSettleMode.SECOND,
         desired_capabilities=(LARGE,) if bulk else (),
     )
@@ -154,6 +157,7 @@ def take_lane(
     """Answer a neighbour's attach of a lane. Args: node: of its deliveries; None: each of them has its own address."""
     record = neighbour.record
     large = LARGE in attach.desired_capabilities
+    seconds = seconds_kept(context.config.mesh, attach.target)
     pool: Pool | FixedCredit
     if node is None or lane.kind is LaneKind.TRANSIT:
         pool = FixedCredit(neighbour.transit_window)
@@ -162,10 +166,9 @@ def take_lane(
         pool = node.pool
     endpoint.attach(
         source=attach.source,
-        target=Target(address=lane.target),
+        target=lane_target(lane.target, seconds),
         rcv_settle_mode=ReceiverSettleMode.SECOND,
-        unsettled=None if attach.unsettled is None else {},
-        offered_capabilities=(LARGE,) if large else (),
+        offered_capabilities=(*((LARGE,) if large else ()), *((WHOLE_MAP,) if seconds else ())),
     )
     incoming = IncomingLink(
         record, endpoint, node, pool, number=context.next_link_number(), now=context.now, lane=lane, large=large
@@ -174,6 +177,8 @@ def take_lane(
     record.incoming[incoming] = None
     if node is not None:
         node.incoming = with_item(node.incoming, incoming)
+    if seconds:
+        keep_lane(context, incoming, seconds)
     context.touch_input(incoming)
     if context.recording is not None:
         context.recording.up(incoming)

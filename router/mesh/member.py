@@ -16,7 +16,7 @@ from amqpmesh.router.config.mesh import MeshConfig
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.mesh.mesh_routes import MeshRoutes
-from amqpmesh.router.mesh.neighbour import CONTROL, Neighbour
+from amqpmesh.router.mesh.neighbour import CONTROL, LIVES, Neighbour
 from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.mesh.tenant_connections import TenantConnections
@@ -173,6 +173,7 @@ class MeshMember:
         )
         if self._context.audit is not None:
             self._context.audit.of("neighbour refused", record, reason=reason)
+        self.routes.lane_links.resumed.forget(record)
         close_connection(self._context, record, Error(condition=condition, description=reason))
 
     def has_neighbour(self, router: str) -> bool:
@@ -423,8 +424,8 @@ class MeshMember:
                 case changes.NeighbourDown(adjacency=Neighbour() as neighbour) if neighbour.record in self.neighbours:
                     # The neighbour is connected but silent. It would not tell what it has of this router's deliveries,
                     # so it is closed.
-                    error = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason)
-                    self._close(neighbour, error)
+                    end = Error(condition=ConnectionCondition.CONNECTION_FORCED, description=change.reason, info=LIVES)
+                    self._close(neighbour, end)
                     graph_changed = True
                 case changes.GraphChanged() | changes.NeighbourDown():
                     graph_changed = True

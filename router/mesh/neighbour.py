@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.composite import decode_composite, encode_composite
+from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Role, SenderSettleMode
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 CONTROL: Final = "$mesh"
 """The target of control links, which carry the messages of the link-state protocol."""
+
+LIVES: Final = {Symbol("amqpmesh:lives"): True}
+"""In the error of a `close` by a router that lives, and parts from a neighbour that was silent (§2.8.14, info)."""
 
 CREDIT: Final = 1000
 """Messages that a neighbour can send on its control link before it gets further credit."""

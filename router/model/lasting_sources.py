@@ -21,7 +21,7 @@ class SuspendedSource(SuspendedTerminus):
     The deliveries stay in the ledger of the session that they left by.
     """
 
-    __slots__ = ("flow_state",)
+    __slots__ = ("asked", "flow_state")
 
     link: OutgoingLink
 
@@ -29,6 +29,8 @@ class SuspendedSource(SuspendedTerminus):
         super().__init__(key, link, grant, now)
         #: The kernel's part of the link that it had last.
         self.flow_state = link.endpoint.flow_state
+        #: Of a lane: the link that is to go on with it, once the neighbour has answered; None: it was not asked.
+        self.asked: OutgoingLink | None = None
 
     @property
     def unsettled(self) -> int:
@@ -54,6 +56,18 @@ class LastingSources(Protocol):
         """Pass on what the receiver's map says, and move deliveries to the link that resumes them, in steps.
 
         Returns: whether that is to be done before it gets others.
+        """
+
+    def lane_map(self, source: SuspendedSource) -> dict[bytes, bytes]:
+        """Return our map of a lane whose neighbour is back: the encoded states of what has left whole."""
+
+    def ask(self, source: SuspendedSource, outgoing: OutgoingLink) -> None:
+        """Note that a neighbour was sent the map of a lane, over the link that is to go on with it."""
+
+    def answered(self, outgoing: OutgoingLink, attach: Attach) -> None:
+        """Go on with a lane whose neighbour has answered with its map, or end what it knows nothing of.
+
+        Does nothing for any other link.
         """
 
     def is_returning(self, outgoing: OutgoingLink) -> bool:

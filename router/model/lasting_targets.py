@@ -29,6 +29,8 @@ class SuspendedTarget(SuspendedTerminus):
         #: Has the deliveries, which are in no ledger.
         self.holder = KernelLink(nowhere, False, link, {})
         self.holder.number = link.number
+        self.holder.lane = link.endpoint.flow_state.lane
+        self.holder.anonymous = link.endpoint.flow_state.anonymous
         self.holder.max_outstanding = MANY
         self.holder.remote_handle = 0  # no link is looked at for its last delivery
 

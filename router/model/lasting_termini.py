@@ -107,6 +107,12 @@ class LastingTermini(Protocol):
             one.
         """
 
+    def grant_lane(self, router: str, address: str, seconds: int) -> Grant:
+        """Return the time that this router's end of a lane is kept. Args: router: the neighbour."""
+
+    def give_time(self, terminus: SuspendedTerminus, seconds: float) -> None:
+        """Have the time of a terminus run anew from now on."""
+
     def take_back(self, grant: Grant) -> None:
         """Note that a link with a grant has ended for good."""
 

@@ -9,15 +9,17 @@ sent there.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
+from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
 from amqpmesh.router.attach.reattaching import is_incomplete, read_map
 from amqpmesh.router.delivery.left_unsettled import end_all
-from amqpmesh.router.delivery.link_loss import close_link
+from amqpmesh.router.delivery.link_loss import close_link, detach_if_done
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
 from amqpmesh.router.delivery.settlement import receiver_gone, receiver_said
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
@@ -28,7 +30,9 @@ from amqpmesh.router.kernel import (
     FastLeg,
     FastMulticast,
     expand_sent,
+    left_in_second,
     parked_ids,
+    sent_tag,
 )
 from amqpmesh.router.memory.retained import size_of_attach
 from amqpmesh.router.model.lasting_sources import LastingSources
@@ -91,6 +95,8 @@ class ReturningReceivers(LastingSources):
         #: The steps for what each source has unsettled, once its receiver's map was compared.
         self._plans: dict[SuspendedSource, deque[Planned]] = {}
         self._returning: dict[OutgoingLink, Return] = {}
+        #: Links to neighbours that are to go on with a source, and whose attach is not answered yet.
+        self._asked: dict[OutgoingLink, SuspendedSource] = {}
         #: Of sessions that have ended: the ids of what each link had unsettled. A ledger is searched once for all.
         self._ids: dict[KernelSession, dict[KernelLink, list[int]]] = {}
 
@@ -129,6 +135,47 @@ class ReturningReceivers(LastingSources):
             if not ids:
                 del self._ids[state.session]
 
+    # ----------------------------------------------------------------------------------------------------------- lanes
+
+    def lane_map(self, source: SuspendedSource) -> dict[bytes, bytes]:
+        """Return the map of a lane that is to be resumed, as `LastingSources.lane_map` does."""
+        ours: dict[bytes, bytes] = {}
+        for _, entry in self._entries(source):
+            tag, known = _known(entry, source.link.default_outcome, second=False)
+            if known.is_whole:
+                ours[tag] = known.outcome or known.stated or WHOLE
+        return ours
+
+    def ask(self, source: SuspendedSource, outgoing: OutgoingLink) -> None:
+        """Note that a neighbour was asked to go on with a lane, as `LastingSources.ask` does."""
+        self._asked[outgoing] = source
+        source.asked = outgoing
+
+    def answered(self, outgoing: OutgoingLink, attach: Attach) -> None:
+        """Go on with a lane, as `LastingSources.answered` does."""
+        source = self._asked.pop(outgoing, None)
+        if source is None:
+            return
+        source.asked = None
+        termini = self._context.termini
+        if termini.suspended(source.key) is not source:
+            detach_if_done(self._context, outgoing)
+            return
+        is_known = attach.unsettled is not None
+        try:
+            if is_known:
+                self.compare(source, outgoing.endpoint, attach)
+        except ProtocolError:
+            is_known = False
+        if not is_known:
+            termini.end(source, "the neighbour knows nothing of it")
+            detach_if_done(self._context, outgoing)
+            return
+        comes = self.bring(source, outgoing)
+        termini.resumed(source)
+        if not comes:
+            detach_if_done(self._context, outgoing)
+
     # ------------------------------------------------------------------------------------------------------------ back
 
     def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> Mapping[bytes, object] | None:
@@ -137,19 +184,27 @@ class ReturningReceivers(LastingSources):
         complete = not is_incomplete(attach)
         reliable = WHOLE_MAP in attach.offered_capabilities
         second = source.flow_state.second and attach.rcv_settle_mode is _SECOND
+        is_lane = source.link.lane is not None
         default = source.link.default_outcome
         planned: deque[Planned] = deque()
         ours: dict[bytes, object] = {}
         octets = _AROUND + size_of_attach(attach)
         for delivery_id, entry in self._entries(source):
-            tag, known = _known(entry, default, second=second)
+            # On a lane each delivery has the mode of its sender.
+            tag, known = _known(entry, default, second=left_in_second(entry) if is_lane else second)
             step = decide(known, ReceiversMap(tag in theirs, theirs.get(tag), complete, reliable))
             planned.append(Planned(delivery_id, tag, step))
             if step.state is not None:
                 ours[tag] = Extension(step.state)
                 octets += _OF_ENTRY + len(tag) + len(step.state)
-        if octets > endpoint.session.connection.remote_max_frame_size:
+        if octets > endpoint.session.connection.remote_max_frame_size and not is_lane:  # a lane's map was sent before
             return None
+        if is_lane:
+            # Our map was sent before: some have been settled since, which a resuming transfer tells.
+            compared = {each.tag for each in planned}
+            for tag, state in theirs.items():
+                if tag not in compared:
+                    planned.append(Planned(-1, tag, Step(Then.RESUME, None, state or WHOLE)))
         self._plans[source] = planned
         self._count(planned, theirs)
         return ours
@@ -224,6 +279,8 @@ class ReturningReceivers(LastingSources):
             del before.unsettled[delivery.tag]
         delivery.link = after
         if leg is not None:
+            if outgoing.lane is not None and not left_in_second(delivery):
+                delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value  # as at first (§2.7.5)
             after.unsettled[delivery.tag] = delivery
             leg.outgoing = outgoing
             if leg.counted:
@@ -269,13 +326,13 @@ class ReturningReceivers(LastingSources):
 
     def is_returning(self, outgoing: OutgoingLink) -> bool:
         """Tell whether a link gets no new deliveries yet, since there are others to be resumed."""
-        return outgoing in self._returning
+        return outgoing in self._returning or outgoing in self._asked
 
     def go_on(self, outgoing: OutgoingLink) -> bool:
         """Resume what credit and window allow, as `LastingSources.go_on` does."""
         back = self._returning.get(outgoing)
         if back is None:
-            return False
+            return outgoing in self._asked
         endpoint = outgoing.endpoint
         flow_state = endpoint.flow_state
         while back.due:
@@ -293,6 +350,9 @@ class ReturningReceivers(LastingSources):
         if back.planned:
             return True
         self.left(outgoing)
+        if outgoing.lane is not None:  # it gets nothing new
+            detach_if_done(self._context, outgoing)
+            return True
         join(self._context, outgoing)
         outgoing.note_credit()
         self._context.touch_outgoing(outgoing)
@@ -302,6 +362,11 @@ class ReturningReceivers(LastingSources):
 
     def left(self, outgoing: OutgoingLink) -> None:
         """Note that a link takes no more deliveries, which may have been returning: all it was to have is its own."""
+        source = self._asked.pop(outgoing, None)
+        if source is not None:
+            source.asked = None
+        if source is not None and not outgoing.connection.lost:  # the neighbour has refused it
+            self._context.schedule(self._context.now, partial(self._refused, source))
         back = self._returning.pop(outgoing, None)
         if back is None:
             return
@@ -311,6 +376,12 @@ class ReturningReceivers(LastingSources):
             self._close(back.source)
         outgoing.node.returning -= 1
         self._context.touch(outgoing.node)
+
+    def _refused(self, source: SuspendedSource) -> None:
+        """End a source that a neighbour has refused to go on with."""
+        termini = self._context.termini
+        if termini.suspended(source.key) is source and source.asked is None:
+            termini.end(source, "the neighbour refuses it")
 
 
 def _read(attach: Attach) -> dict[bytes, bytes | None]:
@@ -340,10 +411,8 @@ def _find(source: SuspendedSource, planned: Planned) -> Delivery | None:
 
 def _known(entry: Sent, default: bytes, *, second: bool) -> tuple[bytes, SentDelivery]:
     """Return the tag of a delivery, and what is known here of it. Args: default, second: as of `SentDelivery`."""
-    if isinstance(entry, FastDelivery):
-        return entry.outgoing_tag or b"%x" % entry.number, SentDelivery(True, entry.outcome, None, second, default)
-    if isinstance(entry, FastLeg):
-        return b"%x" % entry.number, SentDelivery(True, entry.outcome, None, second, default)
+    if isinstance(entry, FastDelivery | FastLeg):
+        return sent_tag(entry), SentDelivery(True, entry.outcome, None, second, default)
     leg = entry.leg
     if leg is None:
         return entry.tag, SentDelivery(entry.complete, None, None, second, default)

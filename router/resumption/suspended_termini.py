@@ -139,6 +139,13 @@ class SuspendedTermini(LastingTermini):
         self._granted_in_all += 1
         return Grant(policy, seconds, holder, terminus.address)
 
+    def grant_lane(self, router: str, address: str, seconds: int) -> Grant:
+        """Return the time that this router's end of a lane is kept, as `LastingTermini.grant_lane` does."""
+        holder = "", f"router {router}"
+        self._granted[holder] = self._granted.get(holder, 0) + 1
+        self._granted_in_all += 1
+        return Grant(_CONNECTION_CLOSE, seconds, holder, address)
+
     def take_back(self, grant: Grant) -> None:
         """Note that a link with a grant has ended for good."""
         self._granted_in_all -= 1
@@ -211,7 +218,8 @@ class SuspendedTermini(LastingTermini):
                 self._leave_untimed(terminus)
             about = _described(terminus)
             self._record(terminus, Happening.SUSPENDED)
-            context.log.info("link suspended", **about, unsettled=terminus.unsettled, seconds=grant.timeout)
+            if link.lane is None:
+                context.log.info("link suspended", **about, unsettled=terminus.unsettled, seconds=grant.timeout)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -296,7 +304,11 @@ class SuspendedTermini(LastingTermini):
 
     def _begin_time(self, terminus: SuspendedTerminus) -> None:
         terminus.session = None
-        terminus.expires = self._context.now + terminus.grant.timeout
+        self.give_time(terminus, terminus.grant.timeout)
+
+    def give_time(self, terminus: SuspendedTerminus, seconds: float) -> None:
+        """Have the time of a terminus run anew from now on."""
+        terminus.expires = self._context.now + seconds
         heappush(self._times, (terminus.expires, next(self._numbers), terminus))
         self._wait()
 
@@ -319,8 +331,8 @@ class SuspendedTermini(LastingTermini):
     def _expire(self) -> None:
         self._errand = None
         while self._times and self._times[0][0] <= self._context.now:
-            terminus = heappop(self._times)[2]
-            if self._is_kept(terminus):
+            at, _, terminus = heappop(self._times)
+            if self._is_kept(terminus) and terminus.expires == at:
                 self.lapsed += 1
                 self.end(terminus, "its time is over")
         self._wait()

@@ -162,6 +162,7 @@ class World:
         edges: Iterable[tuple[str, str] | tuple[str, str, int]],
         *addresses: AddressConfig,
         own: Mapping[str, AddressConfig] | None = None,
+        members: Mapping[str, MeshConfig] | None = None,
         settle: float = 1.0,
         latency: Callable[[], float] = lambda: 0.0,
         tap: Callable[[str, str, bytes], None] | None = None,
@@ -169,7 +170,7 @@ class World:
         **settings: object,
     ) -> None:
         """Args: edges: two routers, and the cost of a hop between them. own: a pattern that one router has alone.
-        settle: seconds to
+        members: `[mesh]` of single routers, where it differs. settle: seconds to
         find each other. latency: of the next wire, seconds. tap: gets the octets from one router to another, frames
         unchanged. idle_time_out: of connections between routers, seconds.
         """
@@ -184,6 +185,7 @@ class World:
         self.epoch = 1000
         self._addresses = addresses
         self._settings = settings
+        self._members = members or {}
         self.nodes: dict[str, Node] = {}
         for router in routers:
             self.start(router, *([own[router]] if own is not None and router in own else []))
@@ -197,7 +199,8 @@ class World:
     def start(self, router: str, *addresses: AddressConfig) -> Node:
         """Start a router. Args: addresses: patterns of this router alone."""
         self.epoch += 1
-        node = self.nodes[router] = Node(self, router, (*self._addresses, *addresses), self.epoch, **self._settings)
+        settings = {**self._settings, "mesh": self._members[router]} if router in self._members else self._settings
+        node = self.nodes[router] = Node(self, router, (*self._addresses, *addresses), self.epoch, **settings)
         node.core.context.on_output = self._wake
         return node
 

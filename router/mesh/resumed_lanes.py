@@ -1,0 +1,318 @@
+"""Lanes that go on over another connection to the same neighbour, once their own is lost (§2.6.13).
+
+Both ends of a lane are kept for a while, as those of a client's link are: the deliveries that have left stay with the
+sending router, and the receiving one keeps what it has got, and the outcomes that come meanwhile. Once there is a
+connection again, the sending router attaches each of its lanes by the old name, with its unsettled map. The answer has
+the map of the receiving router. What both have is resumed; what the receiving router does not have went no further.
+
+Such a link carries nothing new: new deliveries have links of their own. It is detached once all on it is settled.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.amqp.codec.types import Extension
+from amqpmesh.router.amqp.errors import CommandError, ProtocolError
+from amqpmesh.router.amqp.link import Sender, Terminus
+from amqpmesh.router.amqp.standard.definitions import (
+    ConnectionCondition,
+    Error,
+    LinkCondition,
+    ReceiverSettleMode,
+    Role,
+)
+from amqpmesh.router.amqp.standard.messaging import Source, Target, TerminusExpiryPolicy
+from amqpmesh.router.attach.reattaching import bring, in_common, is_incomplete, settle_rest, states
+from amqpmesh.router.credit.fixed_credit import FixedCredit
+from amqpmesh.router.delivery.link_loss import fail_link
+from amqpmesh.router.endpoint_setup import WHOLE_MAP
+from amqpmesh.router.kernel import told_outcome
+from amqpmesh.router.mesh.neighbour import LIVES
+from amqpmesh.router.model.lasting_sources import SuspendedSource
+from amqpmesh.router.model.lasting_targets import SuspendedTarget
+from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.attach.reattaching import Unsettled
+    from amqpmesh.router.config.mesh import MeshConfig
+    from amqpmesh.router.context import Context
+    from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.mesh.neighbour import Neighbour
+    from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.lasting_termini import SuspendedTerminus
+
+GONE_TIME: Final = 1
+"""Seconds that lanes are kept once the neighbour's system has closed or reset their connection. Most likely its process
+is gone; one that lives is connected again by then."""
+
+_SECOND: Final = ReceiverSettleMode.SECOND
+_POLICY: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
+_MESH: Final = "$mesh"
+
+#: Octets of an attach beside its name, its address and its map; of an entry beside its tag and its state.
+_AROUND: Final = 300
+_OF_ENTRY: Final = 8
+
+
+def lane_target(lane: str, seconds: int) -> Target:
+    """Return the target of a lane. Args: seconds: that it is to be kept, or is kept, without the link; 0: it is not."""
+    return Target(address=lane, expiry_policy=_POLICY, timeout=seconds) if seconds else Target(address=lane)
+
+
+def seconds_kept(config: MeshConfig | None, target: object) -> int:
+    """Return the seconds that this router keeps an end of a lane. Args: target: as the neighbour asks for it, or has
+    granted it."""
+    if config is None or not isinstance(target, Target):
+        return 0
+    return min(config.resume, int(target.timeout))
+
+
+def keep_lane(context: Context, link: IncomingLink | OutgoingLink, seconds: int) -> None:
+    """Have an end of a lane kept without its link."""
+    assert link.lane is not None, "it is a lane's"
+    router = link.connection.peer.container_id
+    # The neighbour may notice later that the connection is lost: only then its time begins.
+    mesh = context.config.mesh
+    margin = ceil(mesh.hold) if mesh is not None and isinstance(link, IncomingLink) else 0
+    link.grant = context.termini.grant_lane(router, link.lane.target, seconds + margin)
+    context.link_names.add(_key(link.connection, link.endpoint.name, sends=isinstance(link, OutgoingLink)), link)
+
+
+def _key(record: ConnectionRecord, name: str, *, sends: bool) -> LinkKey:
+    return _MESH, _MESH, _MESH, record.peer.container_id, name, sends
+
+
+class ResumedLanes:
+    """The lanes of a router that have lost their connection, and go on over another one."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._config = context.config.mesh
+        #: The connections to each neighbour, oldest first.
+        self._ways: dict[str, list[Neighbour]] = {}
+
+    @property
+    def _is_on(self) -> bool:
+        return self._config is not None and self._config.resume > 0
+
+    # ---------------------------------------------------------------------------------------------- both ends of lanes
+
+    def came(self, neighbour: Neighbour) -> None:
+        """Go on with the lanes to and from a neighbour to which there is a connection again."""
+        if not self._is_on:
+            return
+        self._ways.setdefault(neighbour.router, []).append(neighbour)
+        for each in self._kept(neighbour.router):
+            self._context.termini.give_time(each, self._seconds(each.link, lives=True))
+        self._ask_soon(neighbour.router)
+
+    def losing(self, record: ConnectionRecord) -> None:
+        """Set the time that the ends of a connection's lanes are kept; it is about to be lost."""
+        if not self._is_on or record.role != "mesh":
+            return
+        router = record.peer.container_id
+        left = [each for each in self._ways.get(router, ()) if each.record is not record]
+        if left:
+            self._ways[router] = left
+        else:
+            self._ways.pop(router, None)
+        lives = _may_live(record) or bool(left)
+        links: Iterable[IncomingLink | OutgoingLink] = (*record.outgoing, *record.incoming, *record.detached_unsettled)
+        for link in links:
+            if link.lane is not None and link.grant is not None:
+                link.grant = link.grant._replace(timeout=self._seconds(link, lives=lives))
+        for source in self._kept(router):
+            if isinstance(source, SuspendedSource) and source.asked is not None and source.asked.connection is record:
+                self._context.termini.give_time(source, self._seconds(source.link, lives=lives))
+        if left:
+            self._ask_soon(router)
+
+    def forget(self, record: ConnectionRecord) -> None:
+        """Keep no lane of a connection that is about to be closed, since the neighbour is not trusted."""
+        links: Iterable[IncomingLink | OutgoingLink] = (*record.outgoing, *record.incoming)
+        for link in links:
+            if link.lane is not None and link.grant is not None:
+                self._context.termini.take_back(link.grant)
+                link.grant = None
+
+    def gone(self, router: str) -> None:
+        """End the lanes to and from a neighbour whose process is known to be gone, unless there is a connection."""
+        if router not in self._ways:
+            for each in self._kept(router):
+                self._context.termini.end(each, "the neighbour is gone")
+
+    def _seconds(self, link: IncomingLink | OutgoingLink, *, lives: bool) -> int:
+        if not lives:
+            return GONE_TIME
+        assert self._config is not None
+        return self._config.resume + (ceil(self._config.hold) if isinstance(link, IncomingLink) else 0)
+
+    def _kept(self, router: str) -> list[SuspendedTerminus]:
+        return [each for each in self._context.termini.kept() if each.key[0] == _MESH and each.key[3] == router]
+
+    # --------------------------------------------------------------------------------------------- the sending router
+
+    def ended(self, record: ConnectionRecord) -> None:
+        """Go on with the lanes of a session that has ended, over another session."""
+        if record.role == "mesh":
+            self._ask_soon(record.peer.container_id)
+
+    def answered(self, outgoing: OutgoingLink, attach: Attach) -> None:
+        """Handle a neighbour's answer to the attach of a lane, a resumed one or any other."""
+        seconds = seconds_kept(self._config, attach.target)
+        if seconds:
+            keep_lane(self._context, outgoing, seconds)
+        self._context.termini.sources.answered(outgoing, attach)
+
+    def _ask_soon(self, router: str) -> None:
+        if router in self._ways:
+            # By then the lanes of a connection that is being lost are kept.
+            self._context.schedule(self._context.now, lambda: self._context.chores.do(self._ask_all(router)))
+
+    def _ask_all(self, router: str) -> Steps[None]:
+        termini = self._context.termini
+        for source in self._kept(router):
+            ways = self._ways.get(router)
+            if not ways:
+                return
+            if isinstance(source, SuspendedSource) and source.asked is None and termini.suspended(source.key) is source:
+                self._ask(ways[-1], source)
+                yield
+
+    def _ask(self, neighbour: Neighbour, source: SuspendedSource) -> None:
+        """Attach a lane that was lost by its name, with our unsettled map."""
+        context, before = self._context, source.link
+        record, lane = neighbour.record, before.lane
+        assert lane is not None, "it is a lane's"
+        assert self._config is not None
+        ours = context.termini.sources.lane_map(source)
+        octets = _AROUND + len(source.key[4]) + len(lane.target) + len(context.id)
+        octets += sum(_OF_ENTRY + len(tag) + len(state) for tag, state in ours.items())
+        if octets > record.engine.remote_max_frame_size:
+            context.termini.end(source, "its unsettled map does not fit into a frame")
+            return
+        try:
+            endpoint = neighbour.session_with_room().attach(
+                Terminus(source.key[4], Role.SENDER),
+                source=Source(address=context.id),
+                target=lane_target(lane.target, self._config.resume),
+                rcv_settle_mode=_SECOND,
+                unsettled={tag: Extension(state) for tag, state in ours.items()},
+                offered_capabilities=(WHOLE_MAP,),
+            )
+        except CommandError as error:
+            context.termini.end(source, str(error))
+            return
+        assert isinstance(endpoint, Sender)
+        outgoing = OutgoingLink(
+            record,
+            endpoint,
+            before.node,
+            copy=False,
+            default_outcome=None,
+            max_unsettled=0,  # so that each settlement on it touches the link
+            number=context.next_link_number(),
+            now=context.now,
+            lane=lane,
+            cost=before.cost,
+        )
+        outgoing.retired = True
+        endpoint.context = outgoing
+        record.outgoing[outgoing] = None
+        context.termini.sources.ask(source, outgoing)
+        if context.recording is not None:
+            context.recording.up(outgoing)
+
+    # ------------------------------------------------------------------------------------------- the receiving router
+
+    def take(self, record: ConnectionRecord, endpoint: Receiver, attach: Attach) -> bool:
+        """Answer the attach of a lane with an unsettled map. Returns: False: it has none.
+
+        If nothing is known of the lane, the answer has no map.
+        """
+        if attach.unsettled is None or not isinstance(attach.target, Target):
+            return False
+        context, key = self._context, _key(record, endpoint.name, sends=False)
+        for each in tuple(context.link_names.having(key)):  # that its connection is lost was not noticed here
+            if each.grant is not None:
+                context.termini.suspend(each)
+            fail_link(context, each, Error(condition=LinkCondition.STOLEN, description="the lane was attached again"))
+        kept = context.termini.suspended(key)
+        is_same = isinstance(kept, SuspendedTarget) and kept.grant.address == attach.target.address
+        if not (is_same and isinstance(kept, SuspendedTarget) and self._resume(record, endpoint, attach, kept)):
+            if kept is not None:
+                context.termini.end(kept, "it cannot be resumed")
+            endpoint.attach(
+                source=attach.source,
+                target=Target(address=attach.target.address),
+                rcv_settle_mode=_SECOND,
+                offered_capabilities=(WHOLE_MAP,),
+            )
+        return True
+
+    def _resume(self, record: ConnectionRecord, endpoint: Receiver, attach: Attach, kept: SuspendedTarget) -> bool:
+        context, before = self._context, kept.link
+        lane = before.lane
+        assert lane is not None, "its key is a lane's"
+        if is_incomplete(attach):
+            return False
+        try:
+            both, rest = in_common(context, record, endpoint, attach, kept)
+        except ProtocolError:  # the map is malformed
+            return False
+        if not _fits(endpoint, lane.target, both):
+            return False
+        seconds = seconds_kept(self._config, attach.target)
+        endpoint.attach(
+            source=attach.source,
+            target=lane_target(lane.target, seconds),
+            rcv_settle_mode=_SECOND,
+            unsettled=states(both),
+            offered_capabilities=(WHOLE_MAP,),
+        )
+        pool = FixedCredit(0)  # for what is resumed alone
+        incoming = IncomingLink(
+            record, endpoint, before.node, pool, number=context.next_link_number(), now=context.now, lane=lane
+        )
+        endpoint.context = incoming
+        bring(context, both, incoming, kept, last=both)
+        incoming.credit_sink.firm = True  # its credit is announced once, and not taken back
+        if both:
+            pool.let_resume(incoming.credit_sink, len(both))
+        if rest:
+            context.chores.do(settle_rest(context, rest, kept))
+        context.termini.resumed(kept)
+        record.incoming[incoming] = None
+        if seconds:
+            keep_lane(context, incoming, seconds)
+        context.touch_input(incoming)
+        if context.recording is not None:
+            context.recording.up(incoming)
+        return True
+
+
+def _may_live(record: ConnectionRecord) -> bool:
+    """Tell whether the process of a neighbour whose connection is lost may live.
+
+    If its system has closed or reset the connection, most likely it does not.
+    """
+    closed = record.closed
+    if closed is None or not closed.by_peer:
+        return True  # it was silent
+    error = closed.error
+    if error is None:
+        return False
+    return error.condition != ConnectionCondition.CONNECTION_FORCED or (error.info or {}).keys() >= LIVES.keys()
+
+
+def _fits(endpoint: Receiver, lane: str, deliveries: dict[bytes, Unsettled]) -> bool:
+    octets = _AROUND + len(endpoint.name) + len(lane)
+    for tag, entry in deliveries.items():
+        octets += _OF_ENTRY + len(tag) + max(len(told_outcome(entry) or b""), 16)
+    return octets <= endpoint.session.connection.remote_max_frame_size

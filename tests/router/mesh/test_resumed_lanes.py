@@ -1,0 +1,227 @@
+"""Lanes whose connection is cut, and that go on over the next one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from amqpmesh.policies.distribution import Distribution
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Released
+from amqpmesh.router.config.file import AddressConfig
+from tests.support.worlds.frayed_wires import FIRST, RESUME, SECOND, Accounts, FrayedWire
+from tests.support.worlds.meshes import INSECURE, World
+from tests.support.worlds.network import Arrival
+
+LINE = [("A", "B"), ("B", "C")]
+AGAIN = AddressConfig(pattern="again", redeliver=True, attempts=3)
+NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
+ACCEPTED = Accepted()
+
+
+class Story:
+    """A sender at A and a receiver at C, over B."""
+
+    def __init__(
+        self, mode: ReceiverSettleMode = SECOND, *, address: str = "q", number: int = 3, without: str = ""
+    ) -> None:
+        """Args: number: of messages. without: routers that keep no lanes."""
+        members = dict.fromkeys(without, INSECURE)
+        self.world = World("ABC", LINE, NEWS, AGAIN, members=members, mesh=RESUME)
+        self.mode = mode
+        self.consumer, self.producer = self.world["C"].client(), self.world["A"].client()
+        self.consumer.receiver(address, credit=100, rcv=mode)
+        self.world.advance(0.2)
+        self.link = self.producer.sender(address, rcv=mode)
+        self.world.advance(0.2)
+        self.sent = [self.producer.send(self.link) for _ in range(number)]
+        self.world.advance(0.1)
+
+    def cut(self, one: str, two: str) -> None:
+        """Lose a connection between two routers; each of them sees its end."""
+        self.world.cut(*self.world.between(one, two))
+
+    def join(self, one: str, two: str) -> None:
+        """Connect two routers again."""
+        self.world.join(one, two)
+        self.world.advance(1.0)
+
+    def heard(self) -> list[object]:
+        """Return the outcome that each message has; None: none yet."""
+        self.world.run()
+        return [each.outcome for each in self.sent]
+
+
+def accept(arrivals: list[Arrival]) -> None:
+    """Accept messages, and leave them unsettled."""
+    for each in arrivals:
+        each.dispose(ACCEPTED, settled=False)
+
+
+@pytest.mark.parametrize("address", ["q", "news/x"])
+@pytest.mark.parametrize("mode", [FIRST, SECOND])
+@pytest.mark.parametrize("wire", [("A", "B"), ("B", "C")])
+def test_what_was_on_its_way_goes_on_after_a_cut(wire: tuple[str, str], mode: ReceiverSettleMode, address: str) -> None:
+    story = Story(mode, address=address)
+    came = story.consumer.take(3)
+    story.cut(*wire)
+    story.world.advance(0.5)
+    assert story.heard() == [None] * 3
+    story.join(*wire)
+    assert story.heard() == [None] * 3
+    accept(came)
+    story.world.advance(0.1)
+    assert story.heard() == [ACCEPTED] * 3
+    assert story.consumer.take() == []
+    story.world.leave()
+
+
+def tell(seed: int, mode: ReceiverSettleMode, *, routers: str = "AB", faults: int = 3) -> set[type[DeliveryState]]:
+    """Have messages pass while connections are lost at random octets. Returns: the kinds of outcomes heard."""
+    edges = list(pairwise(routers))
+    accounts = Accounts(routers, edges, seed, mode)
+    random, world = accounts.random, accounts.world
+    for _ in range(faults):
+        one, two = random.choice(edges)
+        world.cut(*world.between(one, two))
+        kind = random.choice(["both", "one", "silent"])
+        octets = {each: random.randrange(250, 2500) for each in (one, two)}
+        if kind != "both":
+            del octets[random.choice((one, two))]
+        wire = FrayedWire(world, one, two, octets)
+        world.add(wire)
+        for _ in range(20):
+            accounts.send(random.randrange(3))
+            world.advance(random.choice((0.01, 0.1)))
+            accounts.decide()
+            if wire.is_torn:
+                break
+        if kind == "silent":
+            world.advance(random.choice((2.0, 8.0)))  # the hold time is three seconds
+        if wire in world.wires and random.random() < 0.8:
+            world.cut(wire)
+        world.advance(random.choice((0.0, 0.3)))
+        if random.random() < 0.5:
+            accounts.decide()
+        world.join(one, two)
+        world.advance(random.choice((0.05, 2.0)))
+    accounts.finish()
+    kinds = accounts.check()
+    world.leave()
+    return kinds
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("routers", ["AB", "ABC"])
+def test_of_mode_second_nothing_is_in_doubt_and_nothing_comes_twice(routers: str, seed: int) -> None:
+    assert tell(seed, SECOND, routers=routers) <= {Accepted, Released}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_mode_first_no_outcome_is_false(seed: int) -> None:
+    tell(seed, FIRST)
+
+
+def test_of_mode_first_only_what_was_on_the_connection_is_in_doubt() -> None:
+    story = Story(FIRST)
+    came = story.consumer.take(3)
+    (wire,) = story.world.between("A", "B")
+    came[0].accept()
+    story.world.run()
+    wire.frozen = True  # the second outcome stays on the connection
+    came[1].accept()
+    story.world.run()
+    story.cut("A", "B")
+    story.join("A", "B")
+    assert story.heard() == [ACCEPTED, Modified(delivery_failed=True), None]
+    came[2].accept()
+    assert story.heard() == [ACCEPTED, Modified(delivery_failed=True), ACCEPTED]
+    story.world.leave()
+
+
+def test_a_message_that_did_not_come_to_the_next_router_is_released_and_its_late_copy_reaches_nobody() -> None:
+    story = Story(number=0)
+    (wire,) = story.world.between("A", "B")
+    wire.frozen = True
+    story.sent = [story.producer.send(story.link)]
+    story.cut("A", "B")
+    story.join("A", "B")
+    assert story.heard() == [Released()]
+    assert story.consumer.take() == []
+    story.world.leave()
+
+
+def test_it_takes_another_way_where_failed_deliveries_are_sent_again() -> None:
+    story = Story(number=0, address="again")
+    (wire,) = story.world.between("A", "B")
+    wire.frozen = True
+    story.sent = [story.producer.send(story.link)]
+    story.cut("A", "B")
+    story.join("A", "B")
+    assert story.heard() == [None]
+    (arrival,) = story.consumer.take(1)
+    accept([arrival])
+    assert story.heard() == [ACCEPTED]
+    story.world.leave()
+
+
+def test_a_connection_that_is_silent_for_longer_than_the_hold_time_is_waited_for() -> None:
+    story = Story()
+    came = story.consumer.take(3)
+    (wire,) = story.world.between("A", "B")
+    wire.frozen = True
+    story.world.advance(8.0)  # both ends have given the connection up after three seconds
+    assert story.heard() == [None] * 3
+    story.join("A", "B")
+    accept(came)
+    assert story.heard() == [ACCEPTED] * 3
+    story.world.leave()
+
+
+def test_after_that_time_it_is_in_doubt() -> None:
+    story = Story()
+    (wire,) = story.world.between("A", "B")
+    wire.frozen = True
+    story.world.advance(14.0)
+    assert story.heard() == [Modified(delivery_failed=True)] * 3
+
+
+def test_a_new_connection_takes_over_before_the_loss_of_the_former_is_noticed() -> None:
+    story = Story()
+    came = story.consumer.take(3)
+    (wire,) = story.world.between("A", "B")
+    wire.frozen = True
+    (core, record), _ = wire.ends
+    core.receive_eof(record, story.world.now)  # A notices it, and B does not
+    story.join("A", "B")
+    accept(came)
+    assert story.heard() == [ACCEPTED] * 3
+    story.world.cut(wire)
+    story.world.leave()
+
+
+def test_when_a_process_is_gone_its_neighbours_hear_so_within_a_second() -> None:
+    story = Story()
+    story.world.kill("B")
+    story.world.advance(1.0)
+    assert story.heard() == [Modified(delivery_failed=True)] * 3
+
+
+def test_a_neighbour_that_has_begun_anew_knows_nothing() -> None:
+    story = Story()
+    story.world.kill("B")
+    story.world.advance(0.2)
+    story.world.start("B")
+    story.join("A", "B")
+    assert story.heard() == [Modified(delivery_failed=True)] * 3
+
+
+@pytest.mark.parametrize("off", "AB")
+def test_a_lane_is_kept_only_if_both_neighbours_keep_lanes(off: str) -> None:
+    story = Story(without=off)
+    story.cut("A", "B")
+    assert story.heard() == [Modified(delivery_failed=True)] * 3
+    assert not any(node.core.context.termini.suspended_number for node in story.world.nodes.values())
+    story.join("A", "B")
+    story.world.leave()
