@@ -85,9 +85,17 @@ async def secure(stream: trio.abc.Stream, context: ssl.SSLContext, place: PeerAd
 
 def reason(failure: BaseException) -> str:
     """Return the reason why no stream was opened. After attempts at several addresses, each reason is listed once."""
+    return ", ".join(dict.fromkeys(map(_reason_of, _causes(failure))))
+
+
+def is_refused(failure: BaseException) -> bool:
+    """Tell whether no stream was opened because nobody listens there, at none of the addresses that were tried."""
+    return all(isinstance(each, ConnectionRefusedError) for each in _causes(failure))
+
+
+def _causes(failure: BaseException) -> tuple[BaseException, ...]:
     cause = failure.__cause__ or failure
-    causes = cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
-    return ", ".join(dict.fromkeys(map(_reason_of, causes)))
+    return cause.exceptions if isinstance(cause, BaseExceptionGroup) else (cause,)
 
 
 def _reason_of(error: BaseException) -> str:

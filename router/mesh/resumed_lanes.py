@@ -10,6 +10,7 @@ Such a link carries nothing new: new deliveries have links of their own. It is d
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -141,8 +142,12 @@ class ResumedLanes:
                 self._context.termini.take_back(link.grant)
                 link.grant = None
 
-    def gone(self, router: str) -> None:
-        """End the lanes to and from a neighbour whose process is known to be gone, unless there is a connection."""
+    def gone(self, router: str, now: float) -> None:
+        """End the lanes to and from a neighbour at whose place nobody listens any more."""
+        if self._is_on:
+            self._context.schedule(now, partial(self._end_all, router))
+
+    def _end_all(self, router: str) -> None:
         if router not in self._ways:
             for each in self._kept(router):
                 self._context.termini.end(each, "the neighbour is gone")
@@ -173,7 +178,10 @@ class ResumedLanes:
     def _ask_soon(self, router: str) -> None:
         if router in self._ways:
             # By then the lanes of a connection that is being lost are kept.
-            self._context.schedule(self._context.now, lambda: self._context.chores.do(self._ask_all(router)))
+            self._context.schedule(self._context.now, partial(self._ask, router))
+
+    def _ask(self, router: str) -> None:
+        self._context.chores.do(self._ask_all(router))
 
     def _ask_all(self, router: str) -> Steps[None]:
         termini = self._context.termini
@@ -182,10 +190,10 @@ class ResumedLanes:
             if not ways:
                 return
             if isinstance(source, SuspendedSource) and source.asked is None and termini.suspended(source.key) is source:
-                self._ask(ways[-1], source)
+                self._attach(ways[-1], source)
                 yield
 
-    def _ask(self, neighbour: Neighbour, source: SuspendedSource) -> None:
+    def _attach(self, neighbour: Neighbour, source: SuspendedSource) -> None:
         """Attach a lane that was lost by its name, with our unsettled map."""
         context, before = self._context, source.link
         record, lane = neighbour.record, before.lane

@@ -15,7 +15,7 @@ from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, RedirectCh
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
 from amqpmesh.router.client.links.client_connection import foreign_protocol
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
-from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, PermanentError, reason
+from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, PermanentError, is_refused, reason
 from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.handshake import Identity, SecuredStream
 from amqpmesh.router.io.secured_stream import TlsStream
@@ -138,6 +138,8 @@ class Connector:
         self._logged: dict[str, tuple[str, float]] = {}
         self._stood_by = False
         self._beside: TenantConnectors | None = None
+        #: The router that the last connection led to.
+        self._neighbour: str | None = None
 
     @property
     def name(self) -> str:
@@ -207,6 +209,10 @@ class Connector:
                     ended = Ended(f"no connection in {DIAL_TIME:g} s")
                 except (OSError, trio.BrokenResourceError) as failure:
                     ended = Ended(_failure_text(failure, mesh=self.config.is_mesh))
+                    mesh = self._driver.core.mesh
+                    if mesh is not None and self._neighbour is not None and not remaining and is_refused(failure):
+                        mesh.routes.lane_links.resumed.gone(self._neighbour, trio.current_time())
+                        self._driver.settle()
                 except Exception as fault:
                     log.error("internal error", exception=fault, connector=self.name, url=self._url)
                     ended = Ended("a fault of this router")
@@ -281,6 +287,7 @@ class Connector:
             transport = self._transport(record, stream, None)
             await self._serve_connection(transport.run, stream, self.name)
             self._end_beside()
+            self._neighbour = record.peer.container_id if self.config.is_mesh else None
             if record.stands_by:
                 await self._stand_by(record.peer.container_id)
         finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from amqpmesh import Accepted, AmqpMeshError, Backoff, InDoubtError, Message, Sender, Sent
+from amqpmesh import Accepted, AmqpMeshError, Backoff, InDoubtError, Message, ReceiverSettleMode, Sender, Sent
 
 if TYPE_CHECKING:
     from amqpmesh.topology.simulation.mesh import Mesh
@@ -20,11 +20,12 @@ PATIENT = Backoff(first=0.05, longest=0.5)
 class Traffic:
     """The messages to one address, and their outcomes."""
 
-    def __init__(self, mesh: Mesh, address: str = "q", *, every: float = 0.01) -> None:
-        """Args: every: seconds from one message to the next, of each sender."""
+    def __init__(self, mesh: Mesh, address: str = "q", *, every: float = 0.01, second: bool = False) -> None:
+        """Args: every: seconds from one message to the next, of each sender. second: of rcv-settle-mode second."""
         self.mesh = mesh
         self.address = address
         self.every = every
+        self._mode = ReceiverSettleMode.SECOND if second else ReceiverSettleMode.FIRST
         self.sent: list[int] = []
         #: What senders were told, by number.
         self.outcomes: dict[int, str] = {}
@@ -53,7 +54,7 @@ class Traffic:
     async def _produce(self, router: str, *, task_status: trio.TaskStatus[None]) -> None:
         async with (
             self.mesh.connect(router, reconnect=PATIENT) as connection,
-            connection.sender(self.address) as sender,
+            connection.sender(self.address, rcv_settle_mode=self._mode) as sender,
             trio.open_nursery() as nursery,
         ):
             task_status.started()
