@@ -4,6 +4,7 @@ import errno
 import fcntl
 import select
 import socket
+import struct
 import sys
 import termios
 from abc import abstractmethod
@@ -40,6 +41,8 @@ same rate, and waiting is a smaller part of its total latency: there the system 
 UNSENT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 MIN_RTT = slice(148, 152)  # of `struct tcp_info`, in microseconds
+LAST_SENT = slice(44, 48)  # of the same: milliseconds since the last octets were sent
+RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: closing the socket resets the connection
 UNACKNOWLEDGED: int | None = getattr(termios, "TIOCOUTQ", None) if sys.platform == "linux" else None
 
 
@@ -176,10 +179,7 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
 
     def round_trip(self) -> float | None:
         """Return the shortest round trip so far, in seconds; None: the system does not say."""
-        try:
-            told = b"" if TCP_INFO is None else self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
-        except OSError:  # the peer is gone already, or it is a Unix socket
-            told = b""
+        told = self._told()
         if len(told) >= MIN_RTT.stop:
             return int.from_bytes(told[MIN_RTT], sys.byteorder) / 1e6
         return 0.0 if self._socket.family == socket.AF_UNIX else None
@@ -250,6 +250,22 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
         with suppress(OSError):  # the peer is gone already
             self._socket.shutdown(socket.SHUT_RDWR)
 
+    def abandon(self, silence: float) -> None:
+        """Close the socket, by a reset if the peer's system has all octets, and nothing was sent for a while.
+
+        A peer that does not read notices a reset at its next write; at the end of the stream that write succeeds, and
+        only the one after it fails. What it has and did not read it can still read on Linux; not all systems keep that
+        beyond a reset, so it must have had time. Else, or where the system here does not tell, `close`.
+
+        Args: silence: seconds since the last octets that the peer must have had.
+        """
+        told = self._told()
+        is_silent = len(told) >= LAST_SENT.stop and int.from_bytes(told[LAST_SENT], sys.byteorder) / 1e3 >= silence
+        if is_silent and self.is_acknowledged:
+            with suppress(OSError):  # the peer is gone already
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self.close()
+
     async def send_eof(self) -> None:
         """End our direction of the stream. Raises: as `receive_nowait`."""
         await trio.lowlevel.checkpoint()
@@ -265,6 +281,13 @@ class TcpStream(DirectStream, trio.abc.HalfCloseableStream):
             if self._is_known:
                 trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+    def _told(self) -> bytes:
+        """Return the system's `struct tcp_info`; b"": the peer is gone already, or this is a Unix socket."""
+        if TCP_INFO is not None:
+            with suppress(OSError):
+                return self._socket.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
+        return b""
 
     def _check_open(self) -> None:
         if self._socket.fileno() == -1:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router.amqp.states import CLOSING
+from amqpmesh.router.io.secured_stream import LINGER
 from amqpmesh.router.io.streams import BATCH_TIME, READ_SIZE, DirectStream, TcpStream
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.poller import Poller
+
+SILENCE: Final = 0.95 * LINGER
+"""Seconds without output after which a peer that has not answered our `close` is reset. Systems count in ticks of up to
+10 ms: after `LINGER` they may say a little less.
+"""
 
 
 class AcceptedTransport(PolledTransport):
@@ -119,7 +126,13 @@ class AcceptedTransport(PolledTransport):
         self._stop_polling()
         self._stop_writing()
         self._clear_unread()
+        is_unanswered = self._lingers or self._record.engine.state in CLOSING
         self._driver.lost(self._record)
+        # A socket that is held may be another worker's, too, whose close would then reset it.
+        if self._is_dropped and is_unanswered and not self._is_held and self._tcp is not None:
+            # The peer had its time (§2.4.3). python-proton stops reading at a `close` that it does not answer, and
+            # notices the end of the stream in its second empty frame, up to two heartbeats later.
+            self._tcp.abandon(SILENCE)
         self._stream.close()
         self._poller.forget(self)
         self._on_end(self)

@@ -1,6 +1,8 @@
 """The end of a stream: our direction first, then the peer's, then the socket (§2.2, §5.1)."""
 
+import errno
 import fcntl
+import select
 import socket
 import ssl
 import struct
@@ -16,7 +18,7 @@ from amqpmesh.router.core import Core
 from amqpmesh.router.io.dialing import open_tcp
 from amqpmesh.router.io.handshake import secure
 from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
-from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNSENT, UNSENT_TO_SENDER, TcpStream
+from amqpmesh.router.io.streams import RECEIVE_BUFFER, UNACKNOWLEDGED, UNSENT, UNSENT_TO_SENDER, TcpStream
 
 #: Linux: the octets that the system accepted and has not sent once (`linux/sockios.h`).
 SIOCOUTQNSD = 0x894B
@@ -120,6 +122,71 @@ async def test_it_is_known_how_far_a_peer_is() -> None:
         assert 0 < trip < 1
         assert within.round_trip() == 0.0, "workers of one router"
     assert near.round_trip() is None, "it is closed"
+
+
+def connected_pair() -> tuple[TcpStream, socket.socket]:
+    """Return the two ends of a connection; reading at the second one waits for a minute at most."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = TcpStream(socket.create_connection(listener.getsockname()))
+        far, _ = listener.accept()
+    far.settimeout(60)
+    return near, far
+
+
+def is_over(far: socket.socket) -> bool:
+    """Return True once the connection is reset, False after a minute without that; the peer's end alone is no such."""
+    asking = select.poll()
+    asking.register(far, 0)
+    return bool(asking.poll(60_000))
+
+
+async def acknowledged(stream: TcpStream) -> None:
+    """Wait until the peer's system has all octets."""
+    with trio.fail_after(60):
+        while not stream.is_acknowledged:
+            await trio.sleep(0.001)
+
+
+@pytest.mark.skipif(UNACKNOWLEDGED is None, reason="this system does not tell what is acknowledged")
+async def test_a_peer_that_does_not_read_is_left_by_a_reset_and_still_gets_all_octets() -> None:
+    near, far = connected_pair()
+    with far:
+        assert near.send_nowait(b"the reason") == 10
+        await acknowledged(near)
+        near.abandon(0.0)
+        assert is_over(far)
+        with pytest.raises(OSError, match=r".") as failed:  # at the end of the stream it would succeed
+            far.send(b"hi")
+        assert failed.value.errno in {errno.ECONNRESET, errno.EPIPE}
+    near, far = connected_pair()
+    with far:
+        near.send_nowait(b"the reason")
+        await acknowledged(near)
+        near.abandon(0.0)
+        assert is_over(far)
+        assert far.recv(100) == b"the reason", "Linux keeps what was not read"
+
+
+async def test_it_gets_the_end_of_the_stream_where_octets_were_just_sent() -> None:
+    near, far = connected_pair()
+    with far:
+        near.send_nowait(b"the reason")
+        near.abandon(3600.0)
+        assert far.recv(100) == b"the reason"
+        assert far.recv(100) == b""
+
+
+async def test_it_gets_the_end_of_the_stream_behind_octets_that_are_still_on_their_way() -> None:
+    near, far = connected_pair()
+    with far:
+        written = 0
+        while sent := near.send_nowait(bytes(2**20)):  # until both systems are full
+            written += sent
+        near.abandon(0.0)
+        came = 0
+        while data := far.recv(2**20):
+            came += len(data)
+        assert came == written
 
 
 async def test_little_waits_in_the_system_for_a_peer_that_sends_itself() -> None:

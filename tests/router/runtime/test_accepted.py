@@ -1,5 +1,6 @@
 """Accepted connections that the poller serves without a task."""
 
+import select
 import sys
 from itertools import pairwise
 
@@ -7,12 +8,14 @@ import pytest
 import trio
 
 from amqpmesh.router.amqp.standard.definitions import Role
-from amqpmesh.router.amqp.standard.performatives import Close
-from amqpmesh.router.runtime import poller
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.performatives import Close, Disposition, Transfer
+from amqpmesh.router.io.streams import UNACKNOWLEDGED
+from amqpmesh.router.runtime import accepted, poller
 from amqpmesh.router.runtime.accepted import AcceptedTransport
 from amqpmesh.router.runtime.driver import TURNS
 from amqpmesh.router.runtime.router import Router
-from tests.support.peers.scripted_stream import connect
+from tests.support.peers.scripted_stream import connect, credit
 
 pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
 
@@ -77,3 +80,36 @@ async def test_a_peer_that_never_ends_its_stream_is_cut_off_after_a_while(monkey
             while router.listeners[0].connections:
                 await trio.lowlevel.checkpoint()
     assert router.statistics().is_empty
+
+
+@pytest.mark.skipif(UNACKNOWLEDGED is None, reason="this system does not tell what is acknowledged")
+async def test_a_peer_that_does_not_answer_the_close_of_a_router_that_ends_is_reset_and_loses_nothing() -> None:
+    async with Router(listeners=[LOOPBACK]) as router:
+        receiver, sender, deaf = [await connect(router) for _ in range(3)]
+        await receiver.attach(Role.RECEIVER, "q")
+        await receiver.write(credit(1))
+        await deaf.attach(Role.SENDER, "q")
+        await deaf.send(0, b"hi")
+        await receiver.accept(await receiver.expect(Transfer))
+        await sender.open()
+        for peer in (receiver, sender):
+            await peer.write(Close())
+            await peer.expect(Close)
+        for peer in (receiver, sender):
+            await peer.stream.aclose()
+    assert isinstance(deaf.stream, trio.SocketStream)
+    asking = select.poll()
+    asking.register(deaf.stream.socket, 0)
+    assert asking.poll(60_000), "the end of the router's direction alone would not be reported"
+    assert (await deaf.expect(Disposition)).state == Accepted()
+    assert (await deaf.expect(Close)).error is not None
+
+
+async def test_a_peer_that_had_no_time_for_an_answer_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted, "SILENCE", 3600.0)
+    async with trio.open_nursery() as nursery, Router(listeners=[LOOPBACK]) as router:
+        deaf = await connect(router)
+        await deaf.open()
+        nursery.cancel_scope.cancel()  # the router does not wait for its peers then
+    assert (await deaf.expect(Close)).error is not None
+    await deaf.expect_end()

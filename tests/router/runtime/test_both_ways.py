@@ -152,7 +152,8 @@ async def test_a_router_that_has_ended_has_left_no_descriptor_open() -> None:
             await peer.close()
         await peers[2].stream.aclose()
     for peer in peers[3:]:
-        await peer.answer_close()
+        await peer.expect(Close)
+        await peer.stream.aclose()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

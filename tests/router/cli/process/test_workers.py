@@ -176,8 +176,7 @@ async def test_a_worker_that_dies_comes_back_and_the_other_one_goes_on(daemon: S
     await delivers(other, receiver)
     router.daemon.send(signal.SIGTERM)
     for peer in (receiver, sender, other):
-        await peer.expect(Close)
-        await peer.write(Close())
+        await peer.answer_close()
     assert router.daemon.ended() == 0
 
 
@@ -487,8 +486,7 @@ async def test_a_port_of_the_configuration_can_be_used_again_at_once(daemon: Sta
     router = site(daemon, tmp_path)
     client = await router.client("A.1")
     router.daemon.send(signal.SIGTERM)
-    await client.expect(Close)
-    await client.write(Close())
+    await client.answer_close()
     assert router.daemon.ended() == 0
     again = Site(daemon("--id", "A", "--workers", "2", "--listen", f"amqp://127.0.0.1:{router.port}"))
     assert again.port == router.port
