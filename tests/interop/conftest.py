@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -93,14 +93,20 @@ class Program:
     def pid(self) -> int:
         return self.process.pid
 
-    def expect(self, name: str) -> Event:
-        """Return the next event of that name. Others may come first, except a failure."""
-        deadline = time.monotonic() + PATIENCE
+    def expect(self, name: str, patience: float = PATIENCE) -> Event:
+        """Return the next event of that name. Others may come first, except a failure. Args: patience: seconds."""
+        deadline = time.monotonic() + patience
         while (event := self._next(deadline)) is not None:
             if event["event"] == name:
                 return event
             assert event["event"] != "failed", self._story(f"wanted {name!r}")
         raise AssertionError(self._story(f"ended without {name!r}"))
+
+    def catch_up(self) -> None:
+        """Take the events that it has reported so far."""
+        with suppress(TimeoutError):
+            while (line := self._lines.next(0.0)) is not None:
+                self.events.append(json.loads(line))
 
     def _next(self, deadline: float) -> Event | None:
         try:
