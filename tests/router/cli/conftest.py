@@ -43,8 +43,8 @@ def daemon(tmp_path: Path) -> Iterator[StartDaemon]:
     """`daemon(*arguments, **environment)`: a router as a process in the test's folder, ended with the test."""
     with ExitStack() as stack:
 
-        def start(*arguments: str, **environment: str) -> Daemon:
-            started = Daemon(*arguments, cwd=tmp_path, **environment)
+        def start(*arguments: str, patience: float = 40.0, **environment: str) -> Daemon:
+            started = Daemon(*arguments, cwd=tmp_path, patience=patience, **environment)
             stack.callback(started.close)
             return started
 

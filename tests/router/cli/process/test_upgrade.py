@@ -52,6 +52,9 @@ HTTP = """
 url = "http://127.0.0.1:0"
 role = "http"
 """
+LONG = 180.0
+"""Seconds for all processes of one test, which start one after the other, on a busy machine."""
+
 CREDENTIALS = struct.Struct("3i")  # process, user and group (unix(7))
 
 
@@ -90,14 +93,15 @@ class Site:
 @pytest.fixture(name="daemon")
 def upgraded(daemon: StartDaemon) -> Iterator[StartDaemon]:
     """Start routers as the fixture of that name does, and end those processes, too, that take them over."""
-    started: list[Daemon] = []
+    routers: list[Daemon] = []
 
     def start(*arguments: str, **environment: str) -> Daemon:
-        started.append(daemon(*arguments, **environment))
-        return started[-1]
+        routers.append(daemon(*arguments, patience=LONG, **environment))
+        return routers[-1]
 
     yield start
-    for pid in re.findall(r"successor ready pid=(\d+)", "\n".join(line for each in started for line in each.lines)):
+    lines = "\n".join(line for each in routers for line in each.lines)
+    for pid in re.findall(r"(?:upgrade started|successor ready) pid=(\d+)", lines):
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
 
@@ -255,16 +259,97 @@ async def test_a_router_that_is_killed_while_its_clients_move_is_upgraded(site: 
     assert site.daemon.ended() == -signal.SIGKILL
 
 
+class Held:
+    """A configuration that programs wait for: none that is started meanwhile gets ready."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        os.mkfifo(folder / "pipe")
+        (folder / "pipe").rename(folder / "a.toml")
+
+    async def give(self) -> None:
+        """Give the configuration to the program that waits for it, and to those that are started later."""
+        with trio.fail_after(PATIENCE):
+            while True:
+                with suppress(OSError):  # it does not read yet
+                    pipe = os.open(self._folder / "a.toml", os.O_WRONLY | os.O_NONBLOCK)
+                    break
+                await trio.sleep(0.01)
+        (self._folder / "file").write_text(CONFIG)
+        (self._folder / "file").rename(self._folder / "a.toml")
+        with open(pipe, "w") as reader:
+            reader.write(CONFIG)
+
+
+def started(site: Site) -> int:
+    """Return the process id of the next successor, which may not accept connections yet."""
+    return int(site.daemon.said(r" INFO upgrade started pid=(\d+)$").group(1))
+
+
 async def test_a_router_that_is_killed_before_its_successor_is_ready_is_upgraded(site: Site, tmp_path: Path) -> None:
+    held = Held(tmp_path)
     site.daemon.send(signal.SIGUSR2)
-    site.daemon.said(" INFO upgrade started ")
+    started(site)
     site.daemon.send(signal.SIGKILL)
+    site.daemon.process.wait(PATIENCE)
+    waiting = Peer(await trio.open_tcp_stream("127.0.0.1", site.port))
+    await held.give()
     assert "successor ready" not in site.daemon.said(" INFO router taken over$").string
+    assert (await waiting.open()).container_id == "A.old", "it waited in the socket, which is not lost"
     pid = site.pid()
     assert await site.id() == "A"
+    await is_moved(waiting)
     site.daemon.said(" INFO router taken over$")
     os.kill(pid, signal.SIGTERM)
     assert site.daemon.ended() == -signal.SIGKILL
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["alone", "workers"])
+async def test_a_successor_that_is_killed_before_it_is_ready_changes_nothing(
+    daemon: StartDaemon, tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "a.toml").write_text(CONFIG)
+    site = Site(daemon("a.toml", *workers, TMPDIR=str(tmp_path / "run")))
+    before = set(Path(tmp_path / "run").iterdir())
+    sender, receiver, transfer = await site.holding()
+    Held(tmp_path)
+    site.daemon.send(signal.SIGUSR2)
+    os.kill(started(site), signal.SIGKILL)
+    site.daemon.said(r" ERROR upgrade failed reason=.*the new process has ended")
+    await receiver.accept(transfer)
+    assert (await sender.expect(Disposition)).state == Accepted()
+    another, other, transfer = await site.holding("after")
+    await other.accept(transfer)
+    assert (await another.expect(Disposition)).state == Accepted()
+    assert set(Path(tmp_path / "run").iterdir()) == before
+    for peer in (sender, receiver, another, other):
+        await peer.stream.aclose()
+    await ends(site, site.daemon.process.pid, tmp_path)
+    assert "moving clients" not in "\n".join(site.daemon.lines)
+
+
+async def test_either_process_of_the_second_step_may_die_before_the_new_one_is_ready(
+    site: Site, tmp_path: Path
+) -> None:
+    sender, receiver, transfer = await site.holding()
+    site.daemon.send(signal.SIGUSR2)
+    stand_in = site.pid()
+    held = Held(tmp_path)  # for the second step: the stand-in has read it
+    await settled(sender, receiver, transfer)
+    os.kill(started(site), signal.SIGKILL)
+    site.daemon.said(r" ERROR upgrade failed ")
+    assert await site.id() == "A.old"
+    tried = started(site)  # the stand-in tries again
+    os.kill(stand_in, signal.SIGKILL)
+    await held.give()
+    site.daemon.said(" INFO router taken over$")
+    peer, router = await site.client()
+    assert router == "A"
+    await peer.close()
+    os.kill(tried, signal.SIGTERM)
+    assert site.daemon.ended() == 0
     assert list((tmp_path / "run").iterdir()) == []
 
 
