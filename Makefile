@@ -31,7 +31,7 @@ KERNELLESS := $(foreach each,ci deploy docs typing policies benchmarks spec exam
 	topology/simulation/test_log.py,--ignore=tests/$(each)) --ignore-glob="tests/topology/test_*" --ignore-glob="tests/pipeline/test_*" \
 	$(foreach each,amqp_over_http applying asked_users audit connectors http listeners passwords policy shared tenant telemetry tls \
 	token users websocket,--ignore-glob="tests/router/runtime/test_$(each)*")
-MESSAGELESS := $(foreach each,brokers test_command_line.py test_exports.py test_management.py test_mesh_faults.py test_page.py test_policy.py \
+MESSAGELESS := $(foreach each,brokers test_command_line.py test_exactly_once.py test_exports.py test_management.py test_mesh_faults.py test_page.py test_policy.py \
 	test_policy_push.py test_rolling_restart.py test_security.py test_tokens.py test_upgrade.py test_websockets.py,--ignore=tests/interop/$(each))
 # Tests of the kernel and of its callers.
 REACHING := tests/router/kernel tests/router/delivery

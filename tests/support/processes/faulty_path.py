@@ -5,11 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 import trio
 
 LARGEST = 1 << 16
 PATIENCE = 60.0  # seconds for the thread to begin, and to end
+
+
+class _Ways(NamedTuple):
+    """The two directions of connections, each set once nothing passes any more."""
+
+    up: trio.Event
+    down: trio.Event
 
 
 class Strait:
@@ -21,6 +29,7 @@ class Strait:
         """Args: to: the port that it leads to, where somebody may listen only later."""
         self._to = to
         self._scopes: set[trio.CancelScope] = set()
+        self._ways = _Ways(trio.Event(), trio.Event())
         self._open = trio.Event()
         self._open.set()
         self._closed = False
@@ -45,6 +54,13 @@ class Strait:
     def mend(self) -> None:
         """Let everything pass again, and what was stalled."""
         self._do(self._mend)
+
+    def strand(self, *, up: bool = True, down: bool = True) -> None:
+        """Let nothing more pass over the connections that there are, and tell nobody; new ones are not concerned.
+
+        Args: up, down: the directions, as seen by those who connect.
+        """
+        self._do(lambda: self._strand(up, down))
 
     def delay(self, seconds: float) -> None:
         """Delay all that passes from now on."""
@@ -71,6 +87,12 @@ class Strait:
         self._closed = False
         self._open.set()
 
+    def _strand(self, up: bool, down: bool) -> None:
+        for is_stranded, way in zip((up, down), self._ways, strict=True):
+            if is_stranded:
+                way.set()
+        self._ways = _Ways(trio.Event(), trio.Event())
+
     async def _serve(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -88,16 +110,21 @@ class Strait:
                         return
                     async with await trio.open_tcp_stream("127.0.0.1", self._to) as far, trio.open_nursery() as both:
                         self.made += 1
-                        both.start_soon(self._pass, near, far, both.cancel_scope)
-                        both.start_soon(self._pass, far, near, both.cancel_scope)
+                        ways = self._ways
+                        both.start_soon(self._pass, near, far, both.cancel_scope, ways.up)
+                        both.start_soon(self._pass, far, near, both.cancel_scope, ways.down)
             finally:
                 self._scopes.discard(scope)
 
-    async def _pass(self, source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope) -> None:
+    async def _pass(
+        self, source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope, stranded: trio.Event
+    ) -> None:
         with suppress(trio.BrokenResourceError):
             while data := await source.receive_some(LARGEST):
                 if self._delay:
                     await trio.sleep(self._delay)
                 await self._open.wait()
+                if stranded.is_set():
+                    await trio.sleep_forever()
                 await sink.send_all(data)
         both.cancel()
