@@ -18,7 +18,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the pages as `make docs` does."""
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n", "-d", f"{folder}/doctrees"]
-    done = subprocess.run([*command, "docs", f"{folder}/html"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "docs", f"{folder}/html"], cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return folder / "html"
 
