@@ -119,12 +119,6 @@ class Program:
         self.events.append(event)
         return event
 
-    def catch_up(self) -> None:
-        """Take all events that have come so far."""
-        with suppress(TimeoutError):
-            while (line := self._lines.next(0.0)) is not None:
-                self.events.append(json.loads(line))
-
     def finish(self, status: int = 0) -> list[Event]:
         """Return all its events, once it has ended with that exit status."""
         deadline = time.monotonic() + PATIENCE
