@@ -48,7 +48,7 @@ from amqpmesh.router.memory.retained import is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
 from amqpmesh.router.model.foreign_links import Foreign, ForeignIncomingLink, ForeignOutgoingLink, name_of
 from amqpmesh.router.model.lane import tenant_of_attach
-from amqpmesh.router.model.lasting_sources import SuspendedSource
+from amqpmesh.router.model.lasting_sources import OurMap, SuspendedSource
 from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.lasting_termini import is_lasting
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
@@ -100,12 +100,12 @@ class Attaching:
         try:
             if octets and is_too_much(self._context.memory, record, octets):
                 raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, "names and addresses are too long")
-            if attach.incomplete_unsettled and not self._has_history(record, endpoint, key):
+            if attach.incomplete_unsettled and not self._has_history(record, endpoint, attach, key):
                 # Neither side may send new deliveries until both maps are complete: the peer attaches again (§2.7.3).
                 endpoint.attach(
                     source=attach.source,
                     target=attach.target,
-                    unsettled=self._unsettled(record, endpoint, attach, self._context.termini.suspended(key)),
+                    unsettled=self._unsettled(record, endpoint, attach),
                 )
                 endpoint.detach(closed=False)
                 return
@@ -176,12 +176,14 @@ class Attaching:
             return None
         return kept
 
-    def _has_history(self, record: ConnectionRecord, endpoint: Link, key: LinkKey) -> bool:
-        """Tell whether a sender may resume deliveries of a former link."""
-        return isinstance(endpoint, Receiver) and (
-            is_known(record, endpoint)
-            or self._context.termini.suspended(key) is not None
-            or any(each.connection is record or is_lasting(each) for each in self._context.link_names.having(key))
+    def _has_history(self, record: ConnectionRecord, endpoint: Link, attach: Attach, key: LinkKey) -> bool:
+        """Tell whether a peer may resume deliveries of a former link, in rounds."""
+        if self._context.termini.suspended(key) is not None:
+            return attach.unsettled is not None
+        is_sender = isinstance(endpoint, Receiver)
+        return (is_sender and is_known(record, endpoint)) or any(
+            is_lasting(each) or (is_sender and each.connection is record)
+            for each in self._context.link_names.having(key)
         )
 
     def _grant(
@@ -204,18 +206,10 @@ class Attaching:
         check_grant(record, node, grant)
         return grant
 
-    def _unsettled(
-        self, record: ConnectionRecord, endpoint: Link, attach: Attach, kept: SuspendedTerminus | None
-    ) -> Mapping[bytes, object] | None:
-        """Return the unsettled map that answers an incomplete one of a receiver, or one of which nothing is known."""
+    def _unsettled(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> Mapping[bytes, object] | None:
+        """Return the unsettled map that answers an incomplete one of a peer that resumes nothing here."""
         if isinstance(endpoint, Receiver):
             return None
-        if isinstance(kept, SuspendedSource):
-            assert isinstance(endpoint, Sender)
-            ours = self._context.termini.sources.compare(kept, endpoint, attach)
-            if ours is not None:
-                self._context.termini.sources.tell(kept)
-            return ours or {}
         end_undecided(self._context, record, endpoint, attach)
         return {}
 
@@ -416,7 +410,7 @@ class Attaching:
             default = None
         most = caps.unsettled(context, record, node.config.max_unsettled, robbed)
         grant = None if copy else self._grant(record, endpoint, source, node, kept)
-        ours: Mapping[bytes, object] | None = None
+        ours: OurMap | None = None
         try:
             if attach.unsettled is None:
                 pass
@@ -424,7 +418,7 @@ class Attaching:
                 ours = None if copy else context.termini.sources.compare(kept, endpoint, attach)
             elif is_known(record, endpoint):
                 end_undecided(context, record, endpoint, attach)
-                ours = {}
+                ours = OurMap({}, is_incomplete=False)
             if attach.unsettled and ours is None:
                 context.termini.counts.in_doubt += len(attach.unsettled)
             answer_receiver(endpoint, event, named, node, ours, grant, with_default=default is not None)

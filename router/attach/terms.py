@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.events import LinkAttached
     from amqpmesh.router.amqp.link import Receiver, Sender
+    from amqpmesh.router.model.lasting_sources import OurMap
     from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.node import Node
 
@@ -104,15 +105,15 @@ def answer_receiver(
     event: LinkAttached,
     named: str,
     node: Node,
-    unsettled: Mapping[bytes, object] | None,
+    ours: OurMap | None,
     grant: Grant | None,
     *,
     with_default: bool,
 ) -> None:
     """Answer the attach of a receiver, whose source is a `Source`.
 
-    Args: named: the address. unsettled, grant: as of `answer_sender`, of the source. with_default: the default outcome
-        of the source is in force.
+    Args: named: the address. ours: the unsettled map of a link that is resumed. grant: as of `answer_sender`, of the
+        source. with_default: the default outcome of the source is in force.
     Raises: as `Link.attach`.
     """
     attach, alike, compact = event.attach, event.alike, endpoint.session.flow_state.wire.compact
@@ -139,7 +140,8 @@ def answer_receiver(
                 target=attach.target,
                 snd_settle_mode=_MIXED,
                 rcv_settle_mode=attach.rcv_settle_mode,
-                unsettled=unsettled,
+                unsettled=None if ours is None else ours.unsettled,
+                incomplete_unsettled=ours is not None and ours.is_incomplete,
                 offered_capabilities=() if grant is None else (WHOLE_MAP,),
             )
             return

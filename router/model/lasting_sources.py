@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from amqpmesh.router.model.lasting_termini import SuspendedTerminus
 
@@ -38,19 +38,25 @@ class SuspendedSource(SuspendedTerminus):
         return self.flow_state.outstanding
 
 
+class OurMap(NamedTuple):
+    """The unsettled map that answers that of a returning receiver."""
+
+    unsettled: Mapping[bytes, object]
+    """States by delivery-tag."""
+    is_incomplete: bool
+    """Not all of it fits into a frame of the receiver."""
+
+
 class LastingSources(Protocol):
     """The sources of a router whose receivers are away, or are coming back."""
 
-    def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> Mapping[bytes, object] | None:
-        """Compare the map of a returning receiver with what is unsettled here. `tell` or `bring` follows.
+    def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> OurMap:
+        """Compare the map of a returning receiver with what is unsettled here. `bring` follows.
 
-        Returns: our map, which answers it; None: it does not fit into a frame of the receiver, which then cannot resume
-            the link.
+        Returns: our map, which answers it. If one of both maps is incomplete, the link only resumes what both name, and
+            is then detached without being closed (§2.7.3).
         Raises: ProtocolError: the receiver's map is malformed.
         """
-
-    def tell(self, source: SuspendedSource) -> None:
-        """Pass on the outcomes of an incomplete map that was compared; the deliveries stay."""
 
     def bring(self, source: SuspendedSource, outgoing: OutgoingLink) -> bool:
         """Pass on what the receiver's map says, and move deliveries to the link that resumes them, in steps.

@@ -18,8 +18,9 @@ from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
 from amqpmesh.router.attach.reattaching import is_incomplete, read_map
+from amqpmesh.router.attach.rounds import PAUSE
 from amqpmesh.router.delivery.left_unsettled import end_all
-from amqpmesh.router.delivery.link_loss import close_link, detach_if_done
+from amqpmesh.router.delivery.link_loss import close_link, detach_if_done, suspend
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
 from amqpmesh.router.delivery.settlement import receiver_gone, receiver_said
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
@@ -35,7 +36,7 @@ from amqpmesh.router.kernel import (
     sent_tag,
 )
 from amqpmesh.router.memory.retained import size_of_attach
-from amqpmesh.router.model.lasting_sources import LastingSources
+from amqpmesh.router.model.lasting_sources import LastingSources, OurMap
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.resumption.sent_deliveries import WHOLE, ReceiversMap, SentDelivery, Step, Then, decide
 
@@ -79,12 +80,23 @@ class Resumption(NamedTuple):
     aborted: bool
 
 
+class Plan(NamedTuple):
+    """The steps for what a source has unsettled, once its receiver's map was compared."""
+
+    steps: deque[Planned]
+    is_round: bool
+    """One of the maps is incomplete: the link only resumes deliveries, and is then attached again (§2.7.3)."""
+    tells: bool
+    """The receiver's map says something new, or there is nothing to resume: the next round need not wait."""
+
+
 class Return(NamedTuple):
     """The deliveries of a link that came back: those that are yet to be moved to it, and the transfers that are due."""
 
     source: SuspendedSource
     planned: deque[Planned]
     due: deque[Resumption]
+    plan: Plan
 
 
 class ReturningReceivers(LastingSources):
@@ -92,8 +104,7 @@ class ReturningReceivers(LastingSources):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        #: The steps for what each source has unsettled, once its receiver's map was compared.
-        self._plans: dict[SuspendedSource, deque[Planned]] = {}
+        self._plans: dict[SuspendedSource, Plan] = {}
         self._returning: dict[OutgoingLink, Return] = {}
         #: Links to neighbours that are to go on with a source, and whose attach is not answered yet.
         self._asked: dict[OutgoingLink, SuspendedSource] = {}
@@ -178,7 +189,7 @@ class ReturningReceivers(LastingSources):
 
     # ------------------------------------------------------------------------------------------------------------ back
 
-    def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> Mapping[bytes, object] | None:
+    def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> OurMap:
         """Compare the map of a returning receiver with ours, as `LastingSources.compare` does."""
         theirs = _read(attach)
         complete = not is_incomplete(attach)
@@ -187,51 +198,36 @@ class ReturningReceivers(LastingSources):
         is_lane = source.link.lane is not None
         default = source.link.default_outcome
         planned: deque[Planned] = deque()
-        ours: dict[bytes, object] = {}
-        octets = _AROUND + size_of_attach(attach)
         for delivery_id, entry in self._entries(source):
             # On a lane each delivery has the mode of its sender.
             tag, known = _known(entry, default, second=left_in_second(entry) if is_lane else second)
             step = decide(known, ReceiversMap(tag in theirs, theirs.get(tag), complete, reliable))
             planned.append(Planned(delivery_id, tag, step))
-            if step.state is not None:
-                ours[tag] = Extension(step.state)
-                octets += _OF_ENTRY + len(tag) + len(step.state)
-        if octets > endpoint.session.connection.remote_max_frame_size and not is_lane:  # a lane's map was sent before
-            return None
         if is_lane:
             # Our map was sent before: some have been settled since, which a resuming transfer tells.
             compared = {each.tag for each in planned}
             for tag, state in theirs.items():
                 if tag not in compared:
                     planned.append(Planned(-1, tag, Step(Then.RESUME, None, state or WHOLE)))
-        self._plans[source] = planned
+        room = endpoint.session.connection.remote_max_frame_size - _AROUND - size_of_attach(attach)
+        named = None if is_lane else fitting(planned, room)
+        is_part = named is not None
+        if named is not None:
+            planned = deque(each if each.tag in named else _put_off(each) for each in planned)
+        ours = {tag: Extension(step.state) for _, tag, step in planned if step.state is not None}
+        tells = not ours or any(each.step.said is not None or each.step.then is Then.ABORT for each in planned)
+        self._plans[source] = Plan(planned, not is_lane and (is_part or not complete), tells)
         self._count(planned, theirs)
-        return ours
-
-    def tell(self, source: SuspendedSource) -> None:
-        """Pass on the outcomes of an incomplete map, as `LastingSources.tell` does."""
-        planned = self._plans.pop(source)
-        self._context.chores.do(self._tell(source, [each for each in planned if each.step.then is Then.RESUME]))
-
-    def _tell(self, source: SuspendedSource, planned: list[Planned]) -> Steps[None]:
-        for number, each in enumerate(planned):
-            delivery = None if each.step.said is None else _find(source, each)
-            if delivery is not None and delivery.leg is not None:
-                _take_id(delivery)
-                delivery.remote_state = each.step.said
-                receiver_said(self._context, delivery.leg, delivery, each.step.said, settled=False)
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                yield
+        return OurMap(ours, is_part)
 
     def bring(self, source: SuspendedSource, outgoing: OutgoingLink) -> bool:
         """Move deliveries to the link that resumes them, in steps, as `LastingSources.bring` does."""
-        planned = self._plans.pop(source)
+        plan = self._plans.pop(source)
         outgoing.endpoint.flow_state.last_tag = source.flow_state.last_tag
-        if not planned:
+        if not (plan.steps or plan.is_round):
             self._close(source)
             return False
-        self._returning[outgoing] = Return(source, planned, deque())
+        self._returning[outgoing] = Return(source, plan.steps, deque(), plan)
         outgoing.node.returning += 1
         self._context.chores.do(self._take_up(outgoing, self._returning[outgoing]))
         return True
@@ -255,13 +251,17 @@ class ReturningReceivers(LastingSources):
         message_format = 0 if delivery is None else delivery.message_format
         if delivery is not None and leg is not None:
             _take_id(delivery)
-            if step.then is not Then.RESUME:
+            if step.then in (Then.ABORT, Then.END) or (step.then is Then.STAY and not back.plan.is_round):
                 if step.said is RELEASED_STATE:
                     leg.relay.attempts -= 1  # nobody has tried
                 receiver_gone(self._context, leg, step.said)
             elif step.said is not None:
                 delivery.remote_state = step.said
                 receiver_said(self._context, leg, delivery, step.said, settled=False)
+        if step.then is Then.STAY and back.plan.is_round:
+            if delivery is not None:
+                self._hand_over(delivery, back.source, outgoing)
+            return
         if step.state is None:
             return
         if step.then is Then.ABORT or delivery is None:
@@ -349,6 +349,9 @@ class ReturningReceivers(LastingSources):
             endpoint.resume(delivery, state=state, aborted=aborted)
         if back.planned:
             return True
+        if back.plan.is_round:
+            self._end_round(outgoing, back)
+            return True
         self.left(outgoing)
         if outgoing.lane is not None:  # it gets nothing new
             detach_if_done(self._context, outgoing)
@@ -359,6 +362,24 @@ class ReturningReceivers(LastingSources):
         if flow_state.drain:
             begin_drain(self._context, outgoing)
         return False
+
+    def _end_round(self, outgoing: OutgoingLink, back: Return) -> None:
+        """Have the link detached, so that the receiver attaches it again: at once, if that brings anything new."""
+        if back.plan.tells:
+            self._context.chores.put_off(self._detach_soon(outgoing, back))
+        else:
+            self._context.schedule(self._context.now + PAUSE, partial(self._detach, outgoing, back))
+
+    def _detach_soon(self, outgoing: OutgoingLink, back: Return) -> Steps[None]:
+        self._detach(outgoing, back)
+        yield
+
+    def _detach(self, outgoing: OutgoingLink, back: Return) -> None:
+        endpoint = outgoing.endpoint
+        if self._returning.get(outgoing) is back and endpoint.is_attached and endpoint.session.can_send:
+            self.left(outgoing)
+            suspend(self._context, outgoing)
+            endpoint.detach(closed=False)
 
     def left(self, outgoing: OutgoingLink) -> None:
         """Note that a link takes no more deliveries, which may have been returning: all it was to have is its own."""
@@ -389,6 +410,42 @@ def _read(attach: Attach) -> dict[bytes, bytes | None]:
     assert attach.unsettled is not None
     states = read_map(attach.unsettled)
     return {tag: None if state is None else encode_composite(state) for tag, state in states.items()}
+
+
+def fitting(planned: Iterable[Planned], room: int) -> set[bytes] | None:
+    """Return the tags of the deliveries that our map names; None: it names all, since it fits.
+
+    Those that were not resumed in the round before come first, then those with an outcome: they settle. What the
+    receiver's map does not name comes last.
+    Args: room: octets for the entries.
+    """
+    entries = [each for each in planned if each.step.state is not None]
+    octets = [_OF_ENTRY + len(each.tag) + len(each.step.state or b"") for each in entries]
+    if sum(octets) <= room:
+        return None
+    named: set[bytes] = set()
+    order = sorted(
+        zip(entries, octets, strict=True),
+        key=lambda each: (
+            each[0].step.then is Then.STAY,
+            each[0].delivery_id >= 0,
+            each[0].step.state == WHOLE,
+        ),
+    )
+    for each, size in order:
+        if size <= room:
+            room -= size
+            named.add(each.tag)
+    return named
+
+
+def _put_off(planned: Planned) -> Planned:
+    """Return a delivery that is resumed in a later round; what the receiver's map says of it counts now."""
+    step = planned.step
+    if step.state is None:
+        return planned
+    said = step.said if step.then is Then.RESUME else None
+    return planned._replace(step=Step(Then.STAY, said))
 
 
 def _take_id(delivery: Delivery) -> None:

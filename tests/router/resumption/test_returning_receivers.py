@@ -542,27 +542,6 @@ def test_the_sender_of_a_multicast_waits_for_a_receiver_that_is_away(back: bool)
     r.finish()
 
 
-def test_an_incomplete_map_is_taken_in_rounds() -> None:
-    r = Roaming()
-    sent = r.send(3)
-    tags = [r.tag(number) for number in range(3)]
-    r.lose()
-    r.begin()
-    r.peer.write(r.attaching({tags[1]: Accepted()}, incomplete_unsettled=True))
-    answer, detach = r.peer.expect_all(Attach, Detach)
-    assert isinstance(answer, Attach)
-    assert as_map(answer) == {tags[0]: ALL, tags[1]: Accepted(), tags[2]: ALL}
-    assert [each.outcome for each in sent] == [None, Accepted(), None], "the map says nothing of others"
-    assert isinstance(detach, Detach)
-    assert not detach.closed
-    r.peer.write(Detach(handle=0))
-    r.came.clear()
-    assert as_map(r.attach({tags[0]: ALL})) == {tags[0]: ALL}
-    assert [each.outcome for each in sent] == [None, Accepted(), Released()]
-    assert [each.delivery_tag for each in r.resumed] == [tags[0]]
-    r.finish()
-
-
 def test_a_malformed_map_changes_nothing() -> None:
     r = Roaming()
     (of,) = r.send()
