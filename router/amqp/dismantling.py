@@ -44,7 +44,7 @@ def dismantle_link(link: Link) -> None:
     kernel's part, and find the owner's objects by it. So the link gets a part without deliveries in its place.
     """
     part = link.flow_state
-    if part.parked:  # the peer may resume it
+    if part.parked or part.session is not link.session.flow_state:  # the peer may resume it
         return
     link.context = None
     if part.record is None:

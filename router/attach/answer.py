@@ -132,6 +132,8 @@ class Attaching:
                         self.thefts.watch(key, record, each.connection)
                     suspend(self._context, each)
             kept = self._kept(key)
+            if kept is not None and attach.unsettled is not None:
+                self._context.termini.move_now(kept)
             if isinstance(endpoint, Receiver):
                 assert kept is None or isinstance(kept, SuspendedTarget)
                 link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event, kept)

@@ -46,8 +46,8 @@ def end_all(context: Context, links: Links) -> Steps[None]:
     for link in links:
         state = link.endpoint.flow_state
         yield from end_backlog(context, link)
-        if state.parked:
-            continue
+        if state.parked or state.session is not link.endpoint.session.flow_state:
+            continue  # its peer may resume them
         if _has_left(link):
             ledgers.setdefault((state.session, state.sender), []).append(link)
         else:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
+    from amqpmesh.router.kernel import KernelLink
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.node import Node
 
@@ -45,7 +46,9 @@ def fail_links(context: Context) -> None:
     while context.failed_links:
         failed, context.failed_links = context.failed_links, {}
         for link, error in failed.items():
-            if not link.endpoint.flow_state.ended:
+            endpoint = link.endpoint
+            # Without its session it ends already, or its sender is away.
+            if not (endpoint.flow_state.ended or endpoint.session.flow_state.channel == -1):
                 fail_link(context, link, error)
 
 
@@ -152,16 +155,37 @@ def _stop_links(context: Context, links: list[IncomingLink | OutgoingLink]) -> l
     """Stop links from taking and sending deliveries, before they are ended in steps."""
     for each in links:
         _forget_name(context, each)
-        end_link(each.endpoint.flow_state)
+        state = each.endpoint.flow_state
+        if _keeps(state):  # it ends once its deliveries are moved
+            disable_fast_path(state)
+        else:
+            end_link(state)
     return links
 
 
+def _keeps(state: KernelLink) -> bool:
+    """Tell whether the deliveries of a link whose sender is away are yet to be moved: until then it has not ended."""
+    return state.parked and not state.sender
+
+
 def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[None]:
-    """End links in steps, then their deliveries."""
+    """End links in steps, then their deliveries. Those of lasting termini are kept."""
+    has_lasting = False
     for each in links:
+        state = each.endpoint.flow_state
+        if state.parked:
+            has_lasting = True
+            yield from context.termini.move(each)
+            if _keeps(state):
+                state.parked = False
+                end_link(state)
         _let_go(context, each)
         yield
+    if has_lasting:
+        yield from context.termini.make_room()
     yield from end_all(context, links)
+    if has_lasting:
+        context.termini.ended(links)
 
 
 def suspend(context: Context, link: IncomingLink | OutgoingLink) -> None:
@@ -228,9 +252,9 @@ def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
     Returns: False: the link was withdrawn before.
     """
     _forget_name(context, link)
-    disable_fast_path(link.endpoint.flow_state)
     if not link.leave_connection():
         return False
+    disable_fast_path(link.endpoint.flow_state)
     if context.recording is not None:
         context.recording.down(link)
     if isinstance(link, OutgoingLink):

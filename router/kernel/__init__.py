@@ -12,7 +12,15 @@ from amqpmesh.router.kernel.binding import Bound, bind
 BOUND: Final[Bound] = bind()
 
 from amqpmesh.router.kernel.anonymous_routes import MOST_OCTETS, MOST_ROUTES, AnonymousRoutes
-from amqpmesh.router.kernel.away import end_away, expanded, set_aside, settle_away, take_up, told_outcome
+from amqpmesh.router.kernel.away import (
+    end_away,
+    expanded,
+    keep_outcomes,
+    set_aside,
+    settle_away,
+    take_up,
+    told_outcome,
+)
 from amqpmesh.router.kernel.backpressure import IMPATIENCE, LONGEST, ONE_WAY, PACE, PATIENCE, SMALL, goes_by, may_go_on
 from amqpmesh.router.kernel.budget import OVERHEAD, Budget, Chunk
 from amqpmesh.router.kernel.client_batch import ReceivedBatch
@@ -256,6 +264,7 @@ __all__ = [
     "goes_by",
     "granted",
     "is_terminal",
+    "keep_outcomes",
     "left_in_second",
     "may_go_on",
     "onward",

@@ -6,6 +6,7 @@ no ledger. An outcome that comes meanwhile is kept, in either mode, until the se
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _compact_relay, _expanded
@@ -14,22 +15,46 @@ from amqpmesh.router.kernel.fast_settlement import _pass_settlement_down
 from amqpmesh.router.kernel.ledger import _AWAY, Delivery
 from amqpmesh.router.kernel.link_sweep import _end_fast_delivery
 from amqpmesh.router.kernel.multicast_settlement import _orphan, _settle_multicast
+from amqpmesh.router.kernel.serial import MANY
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.link_endpoint import KernelLink
     from amqpmesh.router.kernel.relays import Leg, Relay
 
 
-def set_aside(link: KernelLink, holder: KernelLink, compacts: bool) -> int:
+def keep_outcomes(link: KernelLink) -> None:
+    """Have the outcomes of a link's deliveries kept from now on: its sender is away, and they are set aside later.
+
+    Meanwhile the link has not ended, as far as its deliveries are concerned.
+    """
+    link.parked = True
+    link.max_outstanding = MANY
+    for entry in link.unsettled.values():
+        if isinstance(entry, FastDelivery):
+            fast: FastDelivery = entry
+            fast.second = True
+        elif isinstance(entry, FastMulticast):
+            multicast: FastMulticast = entry
+            multicast.second = True
+        else:
+            delivery: Delivery = entry
+            relay: Relay | None = delivery.relay
+            if relay is not None and delivery.complete and not delivery.settled:
+                relay.second = True
+
+
+def set_aside(link: KernelLink, holder: KernelLink, compacts: bool, most: int) -> int:
     """Move the deliveries of a link whose sender is away to a link that no frame names.
 
     Only those that have come whole are moved: the sender sends the others again.
     Args: compacts: nothing but the kernel refers to relays that wait for an outcome alone: they become fast deliveries.
+        most: deliveries that are looked at, those that came first.
     Returns: the number of the other relays.
     """
     ledger = link.session.incoming
     relays = 0
-    for tag, entry in list(link.unsettled.items()):
+    for tag in list(islice(link.unsettled, most)):
+        entry = link.unsettled[tag]
         if compacts and isinstance(entry, Delivery) and _waits_for_outcome(entry):
             _compact(entry)
             entry = link.unsettled[tag]

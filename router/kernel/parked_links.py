@@ -70,10 +70,10 @@ def left_in_second(entry: Entry) -> bool:
     """
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry
-        return fast.second and fast.incoming_id >= 0
+        return fast.second and fast.incoming_id >= 0 and not fast.incoming.parked
     if isinstance(entry, FastLeg):
         leg: FastLeg = entry
-        return leg.multicast.second and leg.multicast.incoming_id >= 0
+        return leg.multicast.second and leg.multicast.incoming_id >= 0 and not leg.multicast.incoming.parked
     assert isinstance(entry, Delivery)
     delivery: Delivery = entry
     sent: Leg | None = delivery.leg
@@ -81,4 +81,4 @@ def left_in_second(entry: Entry) -> bool:
         return False
     relay: Relay = sent.relay
     incoming: Delivery | None = relay.incoming
-    return relay.second and incoming is not None and incoming.delivery_id != -1
+    return relay.second and incoming is not None and incoming.delivery_id != -1 and not incoming.link.parked

@@ -1028,7 +1028,9 @@ cpdef bytes sent_tag(object entry)
 cpdef bint left_in_second(object entry) except -1
 @cython.locals(ledger=Ledger, relays=long, entry=object, tag=bytes, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery,
                relay=Relay)
-cpdef long set_aside(KernelLink link, KernelLink holder, bint compacts) except -1
+cpdef long set_aside(KernelLink link, KernelLink holder, bint compacts, long most) except -1
+@cython.locals(entry=object, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery, relay=Relay)
+cpdef bint keep_outcomes(KernelLink link) except -1
 @cython.locals(relay=Relay, leg=Leg, sent=Delivery)
 cdef bint _waits_for_outcome(Delivery delivery) except -1
 @cython.locals(router=KernelRouter, relay=Relay, leg=Leg)

@@ -250,8 +250,12 @@ class ResumedLanes:
         for each in tuple(context.link_names.having(key)):  # that its connection is lost was not noticed here
             if each.grant is not None:
                 context.termini.suspend(each)
+            if (left := context.termini.suspended(key)) is not None:
+                context.termini.move_now(left)
             fail_link(context, each, Error(condition=LinkCondition.STOLEN, description="the lane was attached again"))
         kept = context.termini.suspended(key)
+        if kept is not None:
+            context.termini.move_now(kept)
         is_same = isinstance(kept, SuspendedTarget) and kept.grant.address == attach.target.address
         if not (is_same and isinstance(kept, SuspendedTarget) and self._resume(record, endpoint, attach, kept)):
             if kept is not None:

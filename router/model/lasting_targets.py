@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 class SuspendedTarget(SuspendedTerminus):
     """A target whose sender is away, and the deliveries that have come whole, and that the sender has not settled.
 
-    The sender does not hear of them: they have no delivery-id until it resumes them. Outcomes are kept meanwhile.
+    If the link was detached, and its session is there, they are still the link's: the sender learns their outcomes, and
+    may settle them. Later they are moved to `holder`: they have no delivery-id until the sender resumes them, and
+    outcomes are kept meanwhile.
     """
 
-    __slots__ = ("holder",)
+    __slots__ = ("holder", "is_moved")
 
     link: IncomingLink
 
@@ -33,13 +35,15 @@ class SuspendedTarget(SuspendedTerminus):
         self.holder.anonymous = link.endpoint.flow_state.anonymous
         self.holder.max_outstanding = MANY
         self.holder.remote_handle = 0  # no link is looked at for its last delivery
+        #: All of them were moved to `holder`.
+        self.is_moved = False
 
     @property
     def deliveries(self) -> dict[bytes, Delivery | FastDelivery | FastMulticast]:
-        """The deliveries, by delivery-tag."""
+        """The deliveries that were moved, by delivery-tag."""
         return self.holder.unsettled
 
     @property
     def unsettled(self) -> int:
         """The number of its unsettled deliveries."""
-        return len(self.holder.unsettled)
+        return len(self.holder.unsettled) + (0 if self.is_moved else self.link.unsettled)

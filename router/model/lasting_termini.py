@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
+    from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lasting_sources import LastingSources
     from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
@@ -117,10 +118,28 @@ class LastingTermini(Protocol):
         """Note that a link with a grant has ended for good."""
 
     def suspend(self, link: IncomingLink | OutgoingLink) -> None:
-        """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
+        """Keep the terminus of a link that is about to be detached, which has a grant.
+
+        What its sender has not settled stays the link's, until it is moved or its session is over.
+        """
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
-        """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next."""
+        """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next.
+
+        They are moved in steps (`move`). An outcome that comes before that is kept, too.
+        """
+
+    def move(self, link: IncomingLink | OutgoingLink) -> Steps[None]:
+        """Keep the terminus of a link whose session is over, and its deliveries, if that is yet to be done."""
+
+    def ended(self, links: Iterable[IncomingLink | OutgoingLink]) -> None:
+        """Note that links have ended whose termini may be kept: these need little of them."""
+
+    def move_now(self, terminus: SuspendedTerminus) -> None:
+        """Move the deliveries of a terminus, which are to be resumed over another link."""
+
+    def make_room(self) -> Steps[None]:
+        """Give up termini until the limits are kept: those of the holder that has most deliveries, its oldest first."""
 
     def suspended(self, key: LinkKey) -> SuspendedTerminus | None:
         """Return the terminus that is kept for a link; None: there is none."""
@@ -143,7 +162,7 @@ def is_lasting(link: IncomingLink | OutgoingLink) -> bool:
 class SuspendedTerminus:
     """A terminus without a link, and its unsettled deliveries: a `SuspendedTarget` or a `SuspendedSource`."""
 
-    __slots__ = ("expires", "grant", "key", "link", "octets", "session", "since")
+    __slots__ = ("counted", "expires", "grant", "key", "link", "octets", "session", "since")
 
     def __init__(self, key: LinkKey, link: IncomingLink | OutgoingLink, grant: Grant, now: float) -> None:
         self.key = key
@@ -155,8 +174,13 @@ class SuspendedTerminus:
         self.expires: float | None = None
         #: The session that it was attached in; None: that has ended.
         self.session: Session | None = link.endpoint.session
-        #: Octets that count in the router's memory.
+        #: Octets that count in the router's memory, and deliveries that count among those of all termini.
         self.octets = 0
+        self.counted = 0
+
+    def __lt__(self, other: SuspendedTerminus) -> bool:
+        """Return whether it comes first of two whose time is over at once."""
+        return self.since < other.since
 
     @property
     def unsettled(self) -> int:

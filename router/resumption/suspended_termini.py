@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush
-from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.router.amqp.standard.definitions import SENDER
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.config.address import Resumption
 from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.delivery.left_unsettled import end_away_ones
-from amqpmesh.router.kernel import Budget, KernelSession, set_aside
+from amqpmesh.router.kernel import MANY, Budget, KernelSession, keep_outcomes, set_aside
 from amqpmesh.router.model.lasting_sources import SuspendedSource
 from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.lasting_termini import (
@@ -33,7 +32,7 @@ from amqpmesh.router.resumption.returning_receivers import ReturningReceivers
 from amqpmesh.router.telemetry.schema import Happening
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.session import Session
@@ -46,13 +45,29 @@ if TYPE_CHECKING:
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take. `OF_RELAY`: a
 #: delivery that came, and that the router had to decide about.
-OF_TERMINUS: Final = 2_816
+OF_TERMINUS: Final = 2_048
 OF_DELIVERY: Final = 350
 OF_RELAY: Final = 2_048
+
+#: Links after whose loss room is made for them.
+_ROOM_AFTER: Final = 256
+
+#: Deliveries that one step moves.
+AT_ONCE: Final = 1_000
 
 _NEVER: Final = TerminusExpiryPolicy.NEVER
 _CONNECTION_CLOSE: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
 _LINK_DETACH: Final = TerminusExpiryPolicy.LINK_DETACH
+
+
+class _Lost(NamedTuple):
+    """A link whose session is over, and whose terminus is yet to be made."""
+
+    link: IncomingLink | OutgoingLink
+    key: LinkKey
+    grant: Grant
+    has_time: bool
+    """Its time runs."""
 
 
 class SuspendedTermini(LastingTermini):
@@ -68,13 +83,23 @@ class SuspendedTermini(LastingTermini):
         self.keeps = True
         #: The links that have a grant, suspended ones included, by holder.
         self._granted: dict[tuple[str, str], int] = {}
+        #: The latest grant of each: most of its links are granted the same, and share it.
+        self._latest: dict[tuple[str, str], Grant] = {}
         self._granted_in_all = 0
         self._suspended: dict[LinkKey, SuspendedTerminus] = {}
+        #: Lost links whose termini are made in steps, before those links end.
+        self._lost: dict[LinkKey, _Lost] = {}
+        self._lost_keys: dict[IncomingLink | OutgoingLink, LinkKey] = {}
+        #: The termini whose deliveries are yet to be moved, by link.
+        self._unmoved: dict[IncomingLink | OutgoingLink, SuspendedTarget] = {}
+        #: Those whose links are ending.
+        self._ending: dict[IncomingLink | OutgoingLink, SuspendedTarget] = {}
+        #: Those that have been made since there was room for all.
+        self._made = 0
         #: Those whose time runs from the end of a session or connection that is still there.
         self._untimed: dict[ConnectionRecord, dict[SuspendedTerminus, None]] = {}
         #: Times of expiry; entries of termini that have come back meanwhile are skipped.
-        self._times: list[tuple[float, int, SuspendedTerminus]] = []
-        self._numbers = count()
+        self._times: list[tuple[float, SuspendedTerminus]] = []
         #: The deliveries of all of them, or more: some have ended meanwhile.
         self._most_deliveries = 0
         self._errand: Errand | None = None
@@ -91,7 +116,7 @@ class SuspendedTermini(LastingTermini):
     @property
     def suspended_number(self) -> int:
         """The termini that are kept without a link."""
-        return len(self._suspended)
+        return len(self._suspended) + len(self._lost)
 
     def kept(self) -> Iterable[SuspendedTerminus]:
         """Return the termini that are kept without a link, those that were suspended first at the beginning."""
@@ -137,7 +162,11 @@ class SuspendedTermini(LastingTermini):
             return None
         self._granted[holder] = of_holder + 1
         self._granted_in_all += 1
-        return Grant(policy, seconds, holder, terminus.address)
+        grant = Grant(policy, seconds, holder, terminus.address)
+        latest = self._latest.get(holder)
+        if grant != latest:
+            self._latest[holder] = latest = grant
+        return latest
 
     def grant_lane(self, router: str, address: str, seconds: int) -> Grant:
         """Return the time that this router's end of a lane is kept, as `LastingTermini.grant_lane` does."""
@@ -154,99 +183,179 @@ class SuspendedTermini(LastingTermini):
             self._granted[grant.holder] = left
         else:
             del self._granted[grant.holder]
+            self._latest.pop(grant.holder, None)
 
     # ------------------------------------------------------------------------------------------------------ suspension
 
     def suspended(self, key: LinkKey) -> SuspendedTerminus | None:
         """Return the terminus that is kept for a link; None: there is none."""
+        if key in self._lost:
+            self._make(key)
         return self._suspended.get(key)
 
     def suspend(self, link: IncomingLink | OutgoingLink) -> None:
-        """Keep the terminus and the deliveries of a link that is about to end, which has a grant."""
-        if self.keeps:
-            self._keep([link], has_time=link.grant is not None and link.grant.policy is _LINK_DETACH)
+        """Keep the terminus of a link that is about to be detached, which has a grant."""
+        grant, key = link.grant, link.key
+        if not self.keeps or grant is None:
+            return
+        link.grant = None  # it is the terminus' now
+        if key is None:  # it was stolen, and is another's now
+            self.take_back(grant)
+            return
+        if isinstance(link, OutgoingLink):
+            self.sources.park(link)
+        self._keep(_Lost(link, key, grant, grant.policy is _LINK_DETACH))
+        self._context.chores.do(self.make_room())
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
-        """Keep those of a connection that is lost, or of a session that has ended. Their links are ended next."""
-        links = [
-            each
-            for each in (*record.outgoing, *record.incoming, *record.detached_unsettled)
-            if self.keeps and is_lasting(each) and (session is None or each.endpoint.session is session)
-        ]
-        if links:
-            self._keep(links, has_time=session is None)
-        for each in self._untimed.pop(record, ()):
-            if session is not None and self._outlasts(each, session):
-                self._leave_untimed(each)
+        """Keep those of a connection that is lost, or of a session that has ended, as `LastingTermini.suspend_all`."""
+        for each in (*record.outgoing, *record.incoming, *record.detached_unsettled):
+            if session is not None and each.endpoint.session is not session:
+                continue
+            if is_lasting(each):
+                if self.keeps:
+                    self._lose(each, is_connection=session is None)
+            elif each in self._unmoved:
+                keep_outcomes(each.endpoint.flow_state)
+        for terminus in self._untimed.pop(record, ()):
+            if session is not None and self._outlasts(terminus, session):
+                self._leave_untimed(terminus)
             else:
-                self._begin_time(each)
+                self._begin_time(terminus)
+
+    def _lose(self, link: IncomingLink | OutgoingLink, *, is_connection: bool) -> None:
+        """Note a link whose session is over: its terminus is made in time."""
+        grant, key = link.grant, link.key
+        assert grant is not None
+        link.grant = None
+        if key is None:
+            self.take_back(grant)
+            return
+        if key in self._lost:
+            self._make(key)  # it ends, since this one comes after it
+        if isinstance(link, OutgoingLink):
+            self.sources.park(link)
+        else:
+            keep_outcomes(link.endpoint.flow_state)
+        self._lost_keys[link] = key
+        self._lost[key] = _Lost(link, key, grant, is_connection or grant.policy is not _CONNECTION_CLOSE)
+        if link.lane is not None:
+            self._make(key)  # a lane may be asked for at once
+
+    def move(self, link: IncomingLink | OutgoingLink) -> Steps[None]:
+        """Keep the terminus of a link whose session is over, as `LastingTermini.move` does."""
+        key = self._lost_keys.get(link)
+        if key is not None:
+            self._make(key)
+            if self._made >= _ROOM_AFTER:
+                yield from self.make_room()
+        terminus = self._unmoved.get(link)
+        if terminus is None:
+            return
+        self._ending[link] = terminus
+        left = link.unsettled
+        while left > AT_ONCE:
+            self._move(terminus, AT_ONCE)
+            yield
+            if self._unmoved.get(link) is not terminus:
+                return
+            left -= AT_ONCE
+        self.move_now(terminus)
+
+    def move_now(self, terminus: SuspendedTerminus) -> None:
+        """Move the deliveries of a terminus, which are to be resumed over another link."""
+        if isinstance(terminus, SuspendedTarget) and not terminus.is_moved:
+            self._move(terminus, MANY)
+            terminus.is_moved = True
+            del self._unmoved[terminus.link]
+            self._context.end_detached(terminus.link)
+
+    def ended(self, links: Iterable[IncomingLink | OutgoingLink]) -> None:
+        """Let links that have ended have no kernel's part beside that which has their deliveries."""
+        for link in links:
+            terminus = self._ending.pop(link, None)
+            if terminus is not None and self._is_kept(terminus):
+                endpoint = terminus.link.endpoint
+                if endpoint.flow_state.record is None:  # it is dismantled
+                    endpoint.flow_state = terminus.holder
+
+    def _move(self, terminus: SuspendedTarget, most: int) -> None:
+        """Move deliveries to where no frame can name them. Args: most: of them."""
+        compacts = not self._context.traces.relays
+        relays = set_aside(terminus.link.endpoint.flow_state, terminus.holder, compacts, most)
+        more = relays * (OF_RELAY - OF_DELIVERY)
+        terminus.octets += more
+        self._memory.add(more)
+
+    def _make(self, key: LinkKey) -> None:
+        """Make the terminus of a lost link."""
+        lost = self._lost.pop(key)
+        del self._lost_keys[lost.link]
+        record = lost.link.connection
+        self._keep(lost._replace(has_time=lost.has_time or record.lost))
+
+    def _keep(self, lost: _Lost) -> None:
+        """Make the terminus of a link. Its deliveries are moved later."""
+        context = self._context
+        link, key, grant, has_time = lost
+        if key[2] == grant.holder[1]:
+            key = *key[:2], grant.holder[1], *key[3:]  # the user's name is in memory once for all links
+        earlier = self._suspended.get(key)
+        if earlier is not None:
+            self.end(earlier, "another link of its name has ended")
+        terminus: SuspendedTarget | SuspendedSource
+        if isinstance(link, OutgoingLink):
+            terminus = SuspendedSource(key, link, grant, context.now)
+        else:
+            terminus = self._unmoved[link] = SuspendedTarget(key, link, grant, context.now, self._nowhere)
+        self._suspended[key] = terminus
+        unsettled = terminus.unsettled
+        self._made += 1
+        terminus.counted = unsettled
+        self._most_deliveries += unsettled
+        terminus.octets = OF_TERMINUS + OF_DELIVERY * unsettled
+        self._memory.add(terminus.octets)
+        if has_time:
+            self._begin_time(terminus)
+        else:
+            self._leave_untimed(terminus)
+        self._record(terminus, Happening.SUSPENDED)
+        if link.lane is None:
+            context.log.info("link suspended", **_described(terminus), unsettled=unsettled, seconds=grant.timeout)
+
+    def make_room(self) -> Steps[None]:
+        """Give up termini until the limits are kept, as `LastingTermini.make_room` does."""
+        self._made = 0
+        if not (self._has_too_many() or self._context.memory.is_exceeded):
+            return
+        kept: dict[tuple[str, str], deque[SuspendedTerminus]] = {}
+        for each in self._suspended.values():
+            kept.setdefault(each.grant.holder, deque()).append(each)
+        largest = [(-sum(each.counted + 1 for each in of_holder), holder) for holder, of_holder in kept.items()]
+        heapify(largest)
+        most = self._context.config.resumption.unsettled
+        while largest and (self._most_deliveries > most or self._context.memory.is_exceeded):
+            held, holder = heappop(largest)
+            oldest = kept[holder].popleft()
+            if kept[holder]:
+                heappush(largest, (held + oldest.counted + 1, holder))
+            if self._is_kept(oldest):  # it has not come back meanwhile
+                self.evicted += 1
+                self.end(oldest, "there is no room")
+                yield
 
     @staticmethod
     def _outlasts(terminus: SuspendedTerminus, session: Session) -> bool:
         """Tell whether the time of a terminus does not run yet when a session ends."""
         return terminus.session is not session or terminus.grant.policy is _CONNECTION_CLOSE
 
-    def _keep(self, links: Sequence[IncomingLink | OutgoingLink], *, has_time: bool) -> None:
-        """Keep termini and deliveries of links, all at once: an outcome that comes later is kept for the sender."""
-        context = self._context
-        for link in links:
-            grant, key = link.grant, link.key
-            assert grant is not None
-            link.grant = None  # it is the terminus' now
-            if key is None:  # it was stolen, and is another's now
-                self.take_back(grant)
-                continue
-            earlier = self._suspended.get(key)
-            if earlier is not None:
-                self.end(earlier, "another link of its name has ended")
-            terminus: SuspendedTarget | SuspendedSource
-            relays = 0
-            if isinstance(link, OutgoingLink):
-                terminus = SuspendedSource(key, link, grant, context.now)
-                self.sources.park(link)
-            else:
-                terminus = SuspendedTarget(key, link, grant, context.now, self._nowhere)
-                relays = set_aside(link.endpoint.flow_state, terminus.holder, not context.traces.relays)
-            self._suspended[key] = terminus
-            unsettled = terminus.unsettled
-            self._most_deliveries += unsettled
-            terminus.octets = OF_TERMINUS + OF_DELIVERY * (unsettled - relays) + OF_RELAY * relays
-            self._memory.add(terminus.octets)
-            if has_time:
-                self._begin_time(terminus)
-            else:
-                self._leave_untimed(terminus)
-            about = _described(terminus)
-            self._record(terminus, Happening.SUSPENDED)
-            if link.lane is None:
-                context.log.info("link suspended", **about, unsettled=terminus.unsettled, seconds=grant.timeout)
-        self._make_room()
-
-    def _make_room(self) -> None:
-        """End termini of the holder that has most deliveries, its oldest first, until the limit is kept."""
-        if not (self._has_too_many() or self._context.memory.is_exceeded):
-            return
-        kept: dict[tuple[str, str], deque[SuspendedTerminus]] = {}
-        for each in self._suspended.values():
-            kept.setdefault(each.grant.holder, deque()).append(each)
-        largest = [(-sum(each.unsettled + 1 for each in of_holder), holder) for holder, of_holder in kept.items()]
-        heapify(largest)
-        most = self._context.config.resumption.unsettled
-        while largest and (self._most_deliveries > most or self._context.memory.is_exceeded):
-            held, holder = heappop(largest)
-            oldest = kept[holder].popleft()
-            unsettled = oldest.unsettled
-            self._most_deliveries -= unsettled
-            self.evicted += 1
-            self.end(oldest, "there is no room")
-            if kept[holder]:
-                heappush(largest, (held + unsettled + 1, holder))
-
     def _has_too_many(self) -> bool:
         """Tell whether more deliveries are kept than may be. They are counted only if there may be so many."""
         most = self._context.config.resumption.unsettled
         if self._most_deliveries > most:
-            self._most_deliveries = sum(each.unsettled for each in self._suspended.values())
+            for each in self._suspended.values():
+                self._most_deliveries += each.unsettled - each.counted
+                each.counted = each.unsettled
         return self._most_deliveries > most
 
     # ------------------------------------------------------------------------------------------------------------- end
@@ -267,7 +376,10 @@ class SuspendedTermini(LastingTermini):
         self._context.log.info("link expired", **about, unsettled=terminus.unsettled, reason=reason)
         if isinstance(terminus, SuspendedSource):
             self.sources.end(terminus)
-        elif isinstance(terminus, SuspendedTarget) and terminus.deliveries:
+        elif isinstance(terminus, SuspendedTarget):
+            if not terminus.is_moved:  # what it has not got lives as long as the session, which ends it
+                del self._unmoved[terminus.link]
+                terminus.is_moved = True
             self._context.chores.do(end_away_ones(self._context, terminus.holder))
 
     def _record(self, terminus: SuspendedTerminus, happening: Happening) -> None:
@@ -280,17 +392,20 @@ class SuspendedTermini(LastingTermini):
         self._context.chores.do(self._end_all(reason))
 
     def _end_all(self, reason: str) -> Steps[None]:
-        for each in tuple(self._suspended.values()):
-            if self._is_kept(each):
-                self.end(each, reason)
-                yield
+        while self._lost or self._suspended:
+            if self._lost:
+                self._make(next(iter(self._lost)))
+            else:
+                self.end(next(iter(self._suspended.values())), reason)
+            yield
 
     def _let_go(self, terminus: SuspendedTerminus) -> None:
         del self._suspended[terminus.key]
         self.take_back(terminus.grant)
+        self._most_deliveries -= terminus.counted
         self._memory.add(-terminus.octets)
         link = terminus.link
-        if isinstance(terminus, SuspendedTarget):
+        if isinstance(terminus, SuspendedTarget) and terminus.holder is not terminus.link.endpoint.flow_state:
             terminus.link.endpoint.flow_state.add_counts(terminus.holder)
         untimed = self._untimed.get(link.connection)
         if untimed is not None:
@@ -309,15 +424,17 @@ class SuspendedTermini(LastingTermini):
     def give_time(self, terminus: SuspendedTerminus, seconds: float) -> None:
         """Have the time of a terminus run anew from now on."""
         terminus.expires = self._context.now + seconds
-        heappush(self._times, (terminus.expires, next(self._numbers), terminus))
-        self._wait()
+        entry = terminus.expires, terminus
+        heappush(self._times, entry)
+        if self._times[0] is entry or len(self._times) > 2 * len(self._suspended) + 64:
+            self._wait()
 
     def _wait(self) -> None:
         """Have the next time looked at when it comes. Entries that are over do not stay for long."""
-        while self._times and not self._is_kept(self._times[0][2]):
+        while self._times and not self._is_kept(self._times[0][1]):
             heappop(self._times)
         if len(self._times) > 2 * len(self._suspended) + 64:
-            self._times = [each for each in self._times if self._is_kept(each[2])]
+            self._times = [each for each in self._times if self._is_kept(each[1])]
             self._times.sort()
         if self._errand is not None:
             self._context.cancel(self._errand)
@@ -331,7 +448,7 @@ class SuspendedTermini(LastingTermini):
     def _expire(self) -> None:
         self._errand = None
         while self._times and self._times[0][0] <= self._context.now:
-            at, _, terminus = heappop(self._times)
+            at, terminus = heappop(self._times)
             if self._is_kept(terminus) and terminus.expires == at:
                 self.lapsed += 1
                 self.end(terminus, "its time is over")

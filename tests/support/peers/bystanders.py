@@ -55,17 +55,19 @@ class Bystanders:
 class Intruder:
     """A stream to the router, whose octets a test writes."""
 
-    def __init__(self, network: Network, *, max_frame_size: int = 2**20) -> None:
+    def __init__(
+        self, network: Network, *, max_frame_size: int = 2**20, window: int = WINDOW, handle_max: int = HANDLE_MAX
+    ) -> None:
         """Args: max_frame_size: octets, above which reading raises."""
         self.network = network
         core = network.core
         listener = replace(
             network.listener,
-            session_window=WINDOW,
+            session_window=window,
             max_message_size=MAX_MESSAGE_SIZE,
             max_frame_size=MAX_FRAME_SIZE,
             channel_max=CHANNEL_MAX,
-            handle_max=HANDLE_MAX,
+            handle_max=handle_max,
         )
         self.record = core.accept(listener, "127.0.0.1", network.now, secured=False)
         self.peer = Script(self.give, self.take, max_frame_size=max_frame_size)
