@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from amqpmesh.pipeline.losses import Loss
 from amqpmesh.pipeline.session import EVERYWHERE, LOCAL, PARTITIONS
+from amqpmesh.pipeline.severity import SEVERITIES, Severity
 from tests.docs.pages import ROOT, blocks
 from tests.docs.processes import environment
 from tests.support.data.known_traffic import Known
@@ -28,6 +30,14 @@ def test_the_settings_are_those_that_are_made() -> None:
     expected |= {key: (value, "`local`") for key, value in LOCAL.items()}
     expected["spark.sql.shuffle.partitions"] = (f"{PARTITIONS} for each core", "`local`")
     assert told == expected
+
+
+def test_each_kind_of_findings_has_the_severity_that_the_page_says() -> None:
+    rows = re.findall(rf"^\| `({'|'.join(Severity)})` \| (.+) \|$", TEXT, re.MULTILINE)
+    told = {kind: severity for severity, cell in rows for kind in re.findall(r"`([^`]+)`", cell)}
+    kinds = {kind: severity for each in SEVERITIES.values() for kind, severity in each.items()}
+    assert told == kinds
+    assert {*SEVERITIES["losses"]} == {*Loss}
 
 
 def run(text: str, folder: Path, env: Mapping[str, str]) -> str:
@@ -55,6 +65,7 @@ def test_its_command_and_its_programs_run(tmp_path: Path) -> None:
     env = {**environment(tmp_path / "bin"), "PYSPARK_SUBMIT_ARGS": f"{told} pyspark-shell"}
     assert "traffic" in run(commands("On a laptop"), tmp_path, env)
     assert run(commands("Looking at results"), tmp_path, env).startswith("WINDOW_START")
+    assert run(commands("Removing what is old"), tmp_path, env).startswith("removed 0 segments")
     programs = [block.text for page in (JOBS, PAGE) for block in blocks(page, "python")]
     for number, text in enumerate(programs):
         (tmp_path / f"{number}.py").write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.pipeline.jobs import JOBS, RUN, Account, Job, chosen
 from amqpmesh.pipeline.published import Result, digest, done_before, is_there, load
+from amqpmesh.pipeline.severity import Severity, at_least, found
 from amqpmesh.pipeline.work import Done, Selection, Work
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments
@@ -95,6 +96,12 @@ def _declare_job(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--anew", action="store_true", help="make all tables again, also those whose records are the same as before"
     )
+    command.add_argument(
+        "--fail-on",
+        metavar="SEVERITY",
+        choices=[*Severity],
+        help="end with status 5 if there are findings as bad as that: notice, warning or serious",
+    )
     command.add_argument("--json", action="store_true", help="print the summary as one JSON object; times are seconds")
     command.set_defaults(command=pipeline)
 
@@ -154,17 +161,23 @@ def _declare_times(command: argparse.ArgumentParser, what: str) -> None:
 
 
 def pipeline(given: argparse.Namespace) -> int:
-    """Run jobs. Returns: 0. Raises: CommandError: wrong arguments, or a missing package. SparkError: Spark failed."""
+    """Run jobs. Returns: 5 if there is what `--fail-on` names, else 0.
+
+    Raises: CommandError: wrong arguments, or a missing package. SparkError: Spark failed.
+    """
     jobs = chosen(given.job)
     _check_places(given)
     with _extra():
         accounts, report = _perform(jobs, given)
+    counted = found(accounts)
     if given.json:
-        print(dump({"out": given.out, "jobs": [_object(each) for each in accounts], "report": report}))
+        findings = {str(each): counted[each] for each in Severity}
+        jobs_told = [_object(each) for each in accounts]
+        print(dump({"out": given.out, "jobs": jobs_told, "findings": findings, "report": report}))
     else:
         lines = [*_lines(accounts, _width()), *([] if report is None else ["", f"report: {report}"])]
         print("\n".join(printable(line) for line in lines))
-    return Exit.DONE
+    return Exit.NO if given.fail_on and at_least(counted, Severity(given.fail_on)) else Exit.DONE
 
 
 def show(given: argparse.Namespace) -> int:

@@ -178,3 +178,32 @@ def test_a_duration_that_is_none_is_told(mesh: Mesh, command: Command, keep: str
     ended = command("pipeline", "prune", "--out", str(mesh.out), f"--keep={keep}")
     assert ended.status == 2
     assert "--keep: must be a duration such as 90d" in ended.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("figures", "statuses"),
+    [
+        ({"findings": 0}, [0, 0, 0]),
+        ({"findings": 2, "slow": 2}, [5, 0, 0]),
+        ({"findings": 3, "slow": 2, "storm": 1}, [5, 5, 0]),
+        ({"findings": 1, "broken": 1}, [5, 5, 5]),
+    ],
+)
+def test_findings_as_bad_as_was_said_end_with_5(
+    mesh: Mesh, command: Command, monkeypatch: pytest.MonkeyPatch, figures: dict[str, int], statuses: list[int]
+) -> None:
+    monkeypatch.setitem(JOBS, "losses", Job("losses", "?", ("ingest", "deliveries")))  # type: ignore[arg-type]
+    ordinary = mesh.job
+
+    def job(name: str) -> Callable[[Work], Done]:
+        return ordinary(name) if name != "losses" else lambda _: Done(1, figures)
+
+    monkeypatch.setattr(mesh, "job", job)
+    arguments = ("pipeline", "losses", "--events", str(mesh.events), "--out", str(mesh.out), "--json")
+    ended = command(*arguments)
+    assert ended.status == 0
+    told = {"notice": figures.get("slow", 0), "warning": figures.get("storm", 0), "serious": figures.get("broken", 0)}
+    assert json.loads(ended.out)["findings"] == told
+    # Also of what is as before.
+    assert [command(*arguments, "--fail-on", each).status for each in told] == statuses
+    assert command(*arguments, "--fail-on", "bad").status == 2
