@@ -30,7 +30,12 @@ def try_all(rcv: ReceiverSettleMode, routers: int, step: int, *, lasting: bool) 
     ]
     for late, fault in points[::step]:
         story = Story(
-            rcv, routers=routers, late=late, sends_octets=bool(fault.at & 1), settles_later=bool(fault.at & 2)
+            rcv,
+            routers=routers,
+            lasting=lasting,
+            late=late,
+            sends_octets=bool(fault.at & 1),
+            settles_later=bool(fault.at & 2),
         )
         assert story.tell(fault), fault
         try:
