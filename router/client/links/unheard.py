@@ -16,14 +16,15 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
 from amqpmesh.router.client.links.arguments import seconds_to_keep
+from amqpmesh.router.client.links.outgoing import Outgoing
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
+from amqpmesh.router.kernel import RELEASED_STATE
 from amqpmesh.router.message.outcomes import ALL_RECEIVED, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.client.links.outgoing import Outgoing
     from amqpmesh.router.message.outcomes import Outcome
 
 ATTEMPTS: Final = 3
@@ -92,7 +93,8 @@ class UnheardDeliveries:
             theirs = None if attach.unsettled is None else dict(attach.unsettled.items())
         except ProtocolError:
             theirs = None  # it says nothing that can be relied on
-        first = []
+        first: list[Outgoing] = []
+        again: list[Outgoing] = []
         for tag, outgoing in unheard.items():
             if theirs is None:
                 self._doubt(outgoing, "the peer knows nothing of it any more")
@@ -100,6 +102,9 @@ class UnheardDeliveries:
                 state = theirs[tag]
                 encoded = None if state is None else encode_composite(state)
                 outcome = outcome_of(encoded)
+                if isinstance(outcome, Released) and self._is_released(outgoing, first):
+                    again.append(outgoing)
+                    continue
                 outgoing.resumed = encoded if outcome is not None and encoded is not None else _ALL_RECEIVED
                 if outcome is not None and not outgoing.decided.is_set():
                     self._kept.pop(outgoing, None)
@@ -113,7 +118,20 @@ class UnheardDeliveries:
                 self._doubt(outgoing, "the peer may have settled it")
             elif not self._is_sent_again(outgoing, first):
                 outgoing.decide(Released())
-        return first
+        return [*first, *again]
+
+    def _is_released(self, outgoing: Outgoing, first: list[Outgoing]) -> bool:
+        """Have a released message sent again in a new delivery, once the former one is resumed and settled.
+
+        Returns: False: it is decided, or was sent often enough.
+        """
+        former = Outgoing(b"", settled=False)
+        former.tag, former.resumed = outgoing.tag, RELEASED_STATE
+        former.decide(Released())
+        if outgoing.decided.is_set() or not self.sends_again(outgoing, Released()):
+            return False
+        first.append(former)
+        return True
 
     @staticmethod
     def _is_absence_certain(attach: Attach) -> bool:

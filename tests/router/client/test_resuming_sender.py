@@ -184,6 +184,36 @@ async def test_released_messages_are_sent_again_three_times_in_all(
     assert router.statistics().is_empty
 
 
+async def test_what_was_released_while_the_sender_was_away_is_sent_again_three_times_in_all(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    async with Router(LASTING) as router, router.receiver("q") as receiver:
+        roads = ways(nursery, router)
+        async with roads.connect(reconnect=True) as connection, connection.sender("q", exactly_once=True) as sender:
+            call = Call(nursery, sender.send, "hello")
+            for _ in range(3):
+                delivery = await receiver.receive()
+                assert delivery.message.body == "hello"
+                await roads.cut()
+                await wait_all_tasks_blocked()
+                assert not connection.is_connected
+                delivery.release()
+                while not sender.is_attached:
+                    await trio.sleep(0.01)
+            with pytest.raises(ReleasedError):
+                await call.result()
+            call = Call(nursery, sender.send, "again")
+            delivery = await receiver.receive()
+            await roads.cut()
+            await wait_all_tasks_blocked()
+            delivery.release()
+            async with await receiver.receive() as message:
+                assert message.body == "again"
+            await call.result()
+            assert sender.unsettled == sender.waiting == 0
+    assert router.statistics().is_empty
+
+
 async def test_a_peer_that_keeps_nothing_is_told_apart(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     nothing = RouterConfig(resumption=ResumptionConfig(timeout=0.0))
     async with Router(nothing) as router, ways(nursery, router).connect() as connection:
