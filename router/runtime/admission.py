@@ -41,10 +41,13 @@ class Served:
     def __init__(self) -> None:
         self._all: set[trio.CancelScope | AcceptedTransport | Handshake] = set()
         self._idle = trio.Event()
+        self._is_over = False
 
     def add(self, served: trio.CancelScope | AcceptedTransport | Handshake) -> None:
-        """Add a connection."""
+        """Add a connection; after `cancel` it ends at once."""
         self._all.add(served)
+        if self._is_over:
+            served.cancel()
 
     def discard(self, served: trio.CancelScope | AcceptedTransport | Handshake) -> None:
         """Remove a connection that has ended."""
@@ -55,7 +58,8 @@ class Served:
         return len(self._all)
 
     def cancel(self) -> None:
-        """End all connections without waiting for their peers."""
+        """End all connections, and those to come, without waiting for their peers."""
+        self._is_over = True
         for each in tuple(self._all):
             each.cancel()
 

@@ -319,10 +319,12 @@ class Connector:
                 stream, identity = await _secured(stream, self.credentials.context, destination.name)
             if place.websocket is not None:
                 stream = await _through_websocket(stream, place)
-        if self._scope.cancel_called:
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
             # Stopped while the stream was being opened: no other code would end the connection.
             await trio.aclose_forcefully(stream)
-            await trio.lowlevel.checkpoint_if_cancelled()
+            raise
         return stream, identity
 
     def _start(

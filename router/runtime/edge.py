@@ -35,6 +35,8 @@ class Edge:
         #: Those for AMQP; a server of their own has those for HTTP.
         self.amqp: list[Listener] = []
         self.connectors: list[Connector] = []
+        #: Connectors that are in no configuration: to the process that this one takes over.
+        self.unlisted: list[Connector] = []
         self.is_stopped = False
         self.credentials: dict[ListenerConfig, Credentials] = {}
         #: The configurations that listeners had before; handshakes and logins may have begun with them. None: the
@@ -78,7 +80,7 @@ class Edge:
         self.is_stopped = True
         for listener in self.amqp:
             listener.close()
-        for connector in self.connectors:
+        for connector in (*self.connectors, *self.unlisted):
             connector.stop()
 
     # ----------------------------------------------------------------------------------------------------- credentials

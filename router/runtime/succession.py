@@ -60,7 +60,6 @@ class Succession:
         self._admit = admit
         self._start_connector = start_connector
         self._door: Listener | None = None
-        self._links: list[Connector] = []
         self._giving: Door | None = None
 
     # -------------------------------------------------------------------------------------------- of the predecessor
@@ -119,9 +118,9 @@ class Succession:
     def join(self, door: str) -> None:
         """Connect to the predecessor, as its neighbour."""
         limits = self._core.context.config.limits()
-        name = f"{DOOR}-{len(self._links) + 1}"
+        name = f"{DOOR}-{len(self._edge.unlisted) + 1}"
         config = ConnectorConfig(url=f"{UNIX}://{door}", name=name, **limits)  # type: ignore[arg-type]  # numbers
-        self._links.append(self._start_connector(config, ConnectorCredentials(None, None)))
+        self._edge.unlisted.append(self._start_connector(config, ConnectorCredentials(None, None)))
 
     async def until_joined(self) -> None:
         """Wait for a path to the predecessor."""
@@ -142,7 +141,7 @@ class Succession:
 
     def part(self) -> None:
         """Connect to the predecessor no more: it has ended."""
-        while self._links:
-            link = self._links.pop()
+        while self._edge.unlisted:
+            link = self._edge.unlisted.pop()
             link.stop()
             end_connection(self._core, link.config, trio.current_time())

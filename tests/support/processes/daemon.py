@@ -53,7 +53,12 @@ class Daemon:
         self.process.send_signal(number)
 
     def ended(self) -> int:
-        output, errors = self.process.communicate(timeout=PATIENCE)
+        try:
+            output, errors = self.process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired as late:
+            told = late.stderr or b""
+            text = told.decode() if isinstance(told, bytes) else told
+            raise AssertionError("did not end, or a child of it did not:\n" + "\n".join([*self.lines, text])) from None
         self.lines.extend(errors.splitlines())
         assert output == ""
         return self.process.returncode
