@@ -41,7 +41,7 @@ from amqpmesh.router.io.dns import NoServerError, Server
 from amqpmesh.router.io.tls import mesh_contexts
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.runtime.connectors import DIAL_TIME, REPEAT_TIME
-from amqpmesh.router.runtime.router import Router
+from amqpmesh.router.runtime.router import Router, succession_of
 from amqpmesh.router.statistics.configured import ConnectorState, ConnectorStatistics
 from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 from tests.support.peers.library_client import URL, Roads
@@ -387,6 +387,19 @@ async def test_a_drain_waits_for_what_came_over_a_connector_and_ends_those_that_
             await sending.result()
             assert await drained.result()
         assert [each.state for each in near.statistics().connectors] == [ConnectorState.ENDED] * 2
+        tries = len(roads.tries)
+        await trio.sleep(60.0)
+        assert len(roads.tries) == tries
+
+
+async def test_a_router_that_has_drained_connects_no_more_to_the_process_that_it_takes_over(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    roads = Roads(nursery)
+    async with Router(id="A.old", open_stream=roads.open) as router:
+        succession_of(router).join("/nowhere/door")
+        await until(lambda: len(roads.tries) > 3)
+        await router.drain()
         tries = len(roads.tries)
         await trio.sleep(60.0)
         assert len(roads.tries) == tries
