@@ -46,14 +46,12 @@ file = "audit.jsonl"
 directory = "records"
 """
 
-
 HTTP = """
 [[listener]]
 url = "http://127.0.0.1:0"
 role = "http"
 """
-LONG = 180.0
-"""Seconds for all processes of one test, which start one after the other, on a busy machine."""
+LONG = 300.0  # seconds for all processes of a test, which start one after the other, on a busy machine
 
 CREDENTIALS = struct.Struct("3i")  # process, user and group (unix(7))
 
@@ -269,7 +267,7 @@ class Held:
 
     async def give(self) -> None:
         """Give the configuration to the program that waits for it, and to those that are started later."""
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(LONG):
             while True:
                 with suppress(OSError):  # it does not read yet
                     pipe = os.open(self._folder / "a.toml", os.O_WRONLY | os.O_NONBLOCK)
@@ -425,6 +423,45 @@ async def test_a_worker_that_dies_beside_a_successor_is_not_started_again(daemon
     os.kill(last, signal.SIGTERM)
     assert site.daemon.ended() == 0
     assert "\n".join(site.daemon.lines).count("worker started worker=A.1 ") == 2
+
+
+async def test_workers_that_die_before_the_successor_is_ready_are_started_again_and_upgraded(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "a.toml").write_text(CONFIG)
+    site = Site(daemon("a.toml", "--workers", "2"))
+    held = Held(tmp_path)
+    site.daemon.send(signal.SIGUSR2)
+    started(site)
+    (pid,) = re.findall(r"worker started worker=A\.1 pid=(\d+)", "\n".join(site.daemon.lines))
+    os.kill(int(pid), signal.SIGKILL)
+    site.daemon.said(r" INFO worker started worker=A\.1 ")
+    assert await site.id() in {"A.1", "A.2"}
+    await held.give()
+    site.daemon.said(" INFO router taken over$")
+    last = site.pid()
+    site.daemon.said(" INFO router taken over$")
+    assert await site.id() in {"A.1", "A.2"}
+    os.kill(last, signal.SIGTERM)
+    assert site.daemon.ended() == 0
+
+
+async def test_a_supervisor_that_is_killed_before_its_successor_is_ready_is_upgraded(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "a.toml").write_text(CONFIG)
+    site = Site(daemon("a.toml", "--workers", "2"))
+    held = Held(tmp_path)
+    site.daemon.send(signal.SIGUSR2)
+    started(site)
+    site.daemon.send(signal.SIGKILL)
+    await held.give()
+    site.daemon.said(" INFO router taken over$")
+    last = site.pid()
+    site.daemon.said(" INFO router taken over$")
+    assert await site.id() in {"A.1", "A.2"}
+    os.kill(last, signal.SIGTERM)
+    assert site.daemon.ended() == -signal.SIGKILL
 
 
 async def test_a_new_supervisor_that_is_killed_leaves_the_workers_as_they_were(
