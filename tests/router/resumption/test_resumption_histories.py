@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
+from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.config.resumption import ResumptionConfig
 from tests.support.worlds.resumption_histories import STEPS, History
 
@@ -38,6 +39,24 @@ def test_no_message_is_processed_twice_and_none_is_lost_unheard(
     steps: list[tuple[str, int]],
 ) -> None:
     tell(senders, receivers, limits, lasting, steps)
+
+
+#: In these nobody forgets anything.
+UNFORGOTTEN = [each for each in STEPS if each not in ("wait", "crash a program", "crash the router")]
+LASTING = st.lists(st.tuples(st.sampled_from(UNFORGOTTEN), st.integers(0, 31)), min_size=40, max_size=80)
+
+
+@given(st.integers(1, 4), LASTING)
+@settings(max_examples=30)
+def test_what_is_redelivered_is_processed_once_and_however_little_credit_there_is(
+    credit: int, steps: list[tuple[str, int]]
+) -> None:
+    mode = ReceiverSettleMode.SECOND
+    address = AddressConfig(pattern="q", redeliver=True)
+    history = History(mode, mode, ResumptionConfig(), lasting=True, address=address, credit=credit)
+    for name, number in steps:
+        history.step(name, number)
+    history.finish()
 
 
 @pytest.mark.slow

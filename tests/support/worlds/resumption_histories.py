@@ -18,6 +18,7 @@ from tests.support.worlds.raw_lines import Line, Lines
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
+    from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.config.resumption import ResumptionConfig
     from tests.support.peers.raw_receiver import Taken
 
@@ -28,6 +29,8 @@ SENDERS: Final = 2
 RECEIVERS: Final = 2
 
 _OUTCOMES: Final = (Accepted(), Rejected(), Released(), Modified(delivery_failed=True))
+
+_HEADER: Final = message("").partition(b"\x00Sw")[0]
 
 #: What a step may do, each with a number: which peer, or how long, or which outcome. Frequent ones stand often.
 STEPS: Final = (
@@ -47,17 +50,20 @@ class History:
         limits: ResumptionConfig,
         *,
         lasting: bool,
+        address: AddressConfig | None = None,
+        credit: int = 4,
     ) -> None:
-        """Args: lasting: receivers ask for resumption, too."""
+        """Args: lasting: receivers ask for resumption, too. address: as the router has it. credit: of each receiver."""
         self.limits = limits
-        network = Network(resumption=limits)
+        self._addresses = () if address is None else (address,)
+        network = Network(*self._addresses, resumption=limits)
         self.lines: list[Line] = []
         for number in range(SENDERS):
             peer = RawSender(f"p{number}", "q", senders_mode, timeout=TIMEOUT, sends_octets=bool(number))
             self.lines.append(Line(peer, network))
         for number in range(RECEIVERS):
             timeout = TIMEOUT if lasting else 0
-            receiver = RawReceiver(f"c{number}", "q", receivers_mode, credit=4, timeout=timeout, decides=False)
+            receiver = RawReceiver(f"c{number}", "q", receivers_mode, credit=credit, timeout=timeout, decides=False)
             self.lines.append(Line(receiver, network))
         self.all = Lines(*self.lines)
         self.all.connect()
@@ -174,6 +180,7 @@ class History:
             self._say(receiver, taken, _OUTCOMES[number // 4 % len(_OUTCOMES)])
 
     def _say(self, receiver: RawReceiver, taken: Taken, outcome: Accepted | Rejected | Released | Modified) -> None:
+        taken.payload = _without_count(taken.payload)
         self.said.setdefault(taken.payload, set()).add(type(outcome).__name__.lower())
         line = next(each for each in self.lines[:SENDERS] if taken.payload in _payloads(each))
         if line.is_lost:
@@ -205,7 +212,7 @@ class History:
                 self.forgotten.update(_payloads(line))
 
     def _crash_router(self) -> None:
-        network = Network(resumption=self.limits)
+        network = Network(*self._addresses, resumption=self.limits)
         network.now = self.network.now
         for line in self.lines:
             line.switch_off(network)
@@ -238,6 +245,11 @@ class History:
         assert node.pool.waiting == 0
         assert all(not each.awaiting_settlement for each in node.incoming)
         assert node.pool.granted == sum(each.credit for each in self.senders)
+
+
+def _without_count(payload: bytes) -> bytes:
+    """Return a message as it was sent: a router counts in the header how often it has sent it in vain."""
+    return _HEADER + payload[payload.index(b"\x00Sw") :]
 
 
 def _payloads(line: Line) -> list[bytes]:
