@@ -17,6 +17,7 @@ from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.hop_order import Chains, chains
 from amqpmesh.pipeline.hop_records import OUTCOMES
 from amqpmesh.pipeline.increments import Segment, converted, increment
+from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.pruning import pruned
 from amqpmesh.pipeline.published import WHOLE, Parts, hour_name
 from amqpmesh.pipeline.work import Done, Table, Work
@@ -246,7 +247,8 @@ def _hourly(work: Work) -> Done:
     before = work.before("deliveries")
     ingested = ordinary(work.place("ingest"))
     least = pruned(ingested).hour
-    step = increment(converted(str(ingested)), before.state if before is not None else {})
+    version = JOBS["deliveries"].version
+    step = increment(converted(str(ingested)), before.state if before is not None else {}, version)
     old = before.tables if before is not None and not step.is_whole else {}
     counted = dict(before.state["hours"]) if before is not None and old else {}
     hops = _hops(work, step.new)

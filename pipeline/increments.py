@@ -65,9 +65,13 @@ def converted(ingested: str) -> dict[str, Segment]:
     }
 
 
-def increment(segments: Mapping[str, Segment], before: Mapping[str, Any]) -> Increment:
-    """Return what is to be read. Args: before: the state of the run before; empty: there was none."""
-    known: Mapping[str, list[Any]] = before.get("segments", {})
+def increment(segments: Mapping[str, Segment], before: Mapping[str, Any], version: int) -> Increment:
+    """Return what is to be read.
+
+    Args: before: the state of the run before; empty: there was none. version: of the tables; those of another version
+        are made from all segments.
+    """
+    known: Mapping[str, list[Any]] = before.get("segments", {}) if before.get("version") == version else {}
     is_same = all(name in segments and segments[name].digest == told[0] for name, told in known.items())
     is_whole = not known or not is_same  # what a changed segment had before cannot be read any more
     new = [each for name, each in segments.items() if is_whole or name not in known]
@@ -75,7 +79,7 @@ def increment(segments: Mapping[str, Segment], before: Mapping[str, Any]) -> Inc
     state = {} if is_whole else dict(known)
     again = [] if is_whole else [segments[name] for name, told in known.items() if _meet(told[1], found.values())]
     state.update((each.name, [each.digest, found[each.name]]) for each in new)
-    return Increment(new, again, is_whole, {"segments": state})
+    return Increment(new, again, is_whole, {"version": version, "segments": state})
 
 
 def ranges(path: str) -> Ranges:

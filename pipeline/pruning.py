@@ -132,7 +132,7 @@ def _without_hours(out: str, note: Pruned) -> int:
     }
     hours = {each: told for each, told in result.state.get("hours", {}).items() if each not in gone}
     # Without the digest of its input: the next run counts anew.
-    publish(out, "deliveries", Result("", result.done, kept, {"segments": segments, "hours": hours}))
+    publish(out, "deliveries", Result("", result.done, kept, {**result.state, "segments": segments, "hours": hours}))
     return len(gone)
 
 

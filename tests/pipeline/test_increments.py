@@ -35,12 +35,12 @@ class Place:
         self.known.close(1)
         return sorted({*self.waiting.rglob("*.events")} - before)
 
-    def arrive(self, *paths: Path) -> Increment:
+    def arrive(self, *paths: Path, version: int = 1) -> Increment:
         """Convert segments. Returns: what is to be read then; the next call takes that as read."""
         for path in paths:
             path.rename(self.events / path.name)
         ingest(cast(Any, Session()), [str(self.events)], str(self.out))
-        step = increment(converted(str(self.out)), self.state)
+        step = increment(converted(str(self.out)), self.state, version)
         self.state = step.state
         return step
 
@@ -92,6 +92,13 @@ def test_a_segment_that_changes_has_all_read_and_so_has_one_that_is_gone(place: 
     (place.events / second[0].name).unlink()
     step = place.arrive()
     assert (step.is_whole, len(step.new)) == (True, 5)
+
+
+def test_tables_of_another_version_are_made_from_all(place: Place) -> None:
+    place.arrive(*place.deliver("A", 5))
+    step = place.arrive(version=2)
+    assert (step.is_whole, len(step.new)) == (True, 3)
+    assert not place.arrive(version=2).is_whole
 
 
 def test_the_ranges_of_a_file_are_those_of_its_keys(place: Place) -> None:

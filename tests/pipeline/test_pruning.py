@@ -40,7 +40,7 @@ class Place:
         self.known = Known(self.events, ".A")
         self.files = [self.record(hour) for hour in range(6)]
         self.convert()
-        state = increment(converted(str(self.out / "ingest")), {}).state
+        state = increment(converted(str(self.out / "ingest")), {}, 1).state
         hours = {hour_name(FIRST + each): each for each in range(6)}
         attempts = {part: self.write("attempts", hour) for part, hour in hours.items()}
         quarantine = {hour_name(FIRST + 1): self.write("quarantine", 1)}
@@ -95,7 +95,7 @@ def test_what_was_last_written_before_a_time_is_removed_and_not_converted_again(
     assert "missing" not in result.problems
     state = load(str(place.out)).jobs["deliveries"].state
     assert [*state["hours"]] == parts(place, "attempts")
-    step = increment(converted(str(place.out / "ingest")), state)
+    step = increment(converted(str(place.out / "ingest")), state, 1)
     assert (step.is_whole, step.new) == (False, [])
     assert prune(str(place.out), at(3.2)) == Removed(0, 0)
     assert prune(str(place.out), at(1)) == Removed(0, 0)
