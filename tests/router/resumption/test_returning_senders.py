@@ -8,6 +8,7 @@ from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Received, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
 from amqpmesh.router.amqp.standard.performatives import Attach, Close, Detach, Disposition, End, Flow, Open
+from amqpmesh.router.amqp.standard.transactions import TransactionalState
 from amqpmesh.router.config.address import AddressConfig, Resumption
 from amqpmesh.router.config.resumption import ResumptionConfig
 from tests.support.peers.bystanders import Intruder
@@ -363,6 +364,19 @@ def test_a_closed_link_is_not_kept(closed: bool) -> None:
     assert r.suspended == (0 if closed else 1)
     arrival.accept()
     r.finish()
+
+
+def test_nothing_is_known_of_a_link_that_has_ended_with_an_error() -> None:
+    r = Roaming(SECOND)
+    (arrival,) = r.send()
+    r.peer.write(frame(transferred(1, state=TransactionalState(txn_id=b"none")), message(1)))
+    (detach,) = r.peer.expect_all(Detach)
+    assert isinstance(detach, Detach)
+    assert detach.error is not None
+    arrival.accept()
+    assert r.attach({tag(0): None}, handle=1).unsettled is None
+    r.lose()
+    assert r.back({tag(0): None}).unsettled == {}, "the new link is resumed, and has none of it"
 
 
 def test_another_session_of_the_connection_may_resume() -> None:
