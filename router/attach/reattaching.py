@@ -26,6 +26,7 @@ from amqpmesh.router.kernel import (
     expand_link,
     expanded,
     forget,
+    note_mode,
     settle_away,
     take_up,
     told_outcome,
@@ -187,6 +188,8 @@ def _bring_relay(delivery: Delivery, incoming: IncomingLink) -> None:
         flow_state.unsettled[delivery.tag] = delivery
     relay = delivery.relay
     assert relay is not None
+    if not relay.second:
+        note_mode(flow_state, delivery.tag, True)
     relay.second = True
     if not relay.waiting:  # else the former link owes its place in the pool
         relay.source = incoming

@@ -27,19 +27,26 @@ def keep_outcomes(link: KernelLink) -> None:
 
     Meanwhile the link has not ended, as far as its deliveries are concerned.
     """
+    before = link.parked
     link.parked = True
     link.max_outstanding = MANY
-    for entry in link.unsettled.values():
+    for tag, entry in link.unsettled.items():
         if isinstance(entry, FastDelivery):
             fast: FastDelivery = entry
+            if fast.incoming_id != _AWAY and not before:
+                note_mode(link, tag, not fast.second)
             fast.second = True
         elif isinstance(entry, FastMulticast):
             multicast: FastMulticast = entry
+            if multicast.incoming_id != _AWAY and not before:
+                note_mode(link, tag, not multicast.second)
             multicast.second = True
         else:
             delivery: Delivery = entry
             relay: Relay | None = delivery.relay
             if relay is not None and delivery.complete and not delivery.settled:
+                if delivery.delivery_id != -1 and not before:
+                    note_mode(link, tag, not relay.second)
                 relay.second = True
 
 
@@ -58,9 +65,11 @@ def set_aside(link: KernelLink, holder: KernelLink, compacts: bool, most: int) -
         if compacts and isinstance(entry, Delivery) and _waits_for_outcome(entry):
             _compact(entry)
             entry = link.unsettled[tag]
+        first = link.in_first is not None and tag in link.in_first
         if isinstance(entry, FastDelivery):
             fast: FastDelivery = entry
             if fast.incoming_id != _AWAY:
+                first = first if link.parked else not fast.second
                 ledger.remove(fast.incoming_id)
                 fast.incoming_id = _AWAY
             fast.second = True
@@ -68,6 +77,7 @@ def set_aside(link: KernelLink, holder: KernelLink, compacts: bool, most: int) -
         elif isinstance(entry, FastMulticast):
             multicast: FastMulticast = entry
             if multicast.incoming_id != _AWAY:
+                first = first if link.parked else not multicast.second
                 ledger.remove(multicast.incoming_id)
                 multicast.incoming_id = _AWAY
             multicast.second = True
@@ -77,6 +87,8 @@ def set_aside(link: KernelLink, holder: KernelLink, compacts: bool, most: int) -
             relay: Relay | None = delivery.relay
             if relay is None or delivery.settled or not delivery.complete:
                 continue
+            if delivery.delivery_id != -1 and not link.parked:
+                first = not relay.second
             if ledger.find(delivery.delivery_id) is delivery:
                 ledger.remove(delivery.delivery_id)
             delivery.delivery_id = -1
@@ -85,7 +97,19 @@ def set_aside(link: KernelLink, holder: KernelLink, compacts: bool, most: int) -
             relays += 1
         del link.unsettled[tag]
         holder.unsettled[tag] = entry
+        if first:
+            note_mode(holder, tag, True)
     return relays
+
+
+def note_mode(link: KernelLink, tag: bytes, first: bool) -> None:
+    """Note the rcv-settle-mode in which a delivery came whose sender is away, or has not resumed it."""
+    if first:
+        if link.in_first is None:
+            link.in_first = set()
+        link.in_first.add(tag)
+    elif link.in_first is not None:
+        link.in_first.discard(tag)
 
 
 def _waits_for_outcome(delivery: Delivery) -> bool:
@@ -137,6 +161,7 @@ def _compact(delivery: Delivery) -> None:
 
 def take_up(holder: KernelLink, tag: bytes, link: KernelLink) -> None:
     """Move a delivery to the link over which its sender may resume it."""
+    note_mode(link, tag, holder.in_first is not None and tag in holder.in_first)
     entry = holder.unsettled.pop(tag)
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry

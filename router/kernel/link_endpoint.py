@@ -58,6 +58,7 @@ class KernelLink:
         "flow_due",
         "granted_limit",
         "handle",
+        "in_first",
         "is_watched",
         "lane",
         "lane_to_lane",
@@ -137,6 +138,9 @@ class KernelLink:
         self.max_message_size = 0
         #: The link's rcv-settle-mode is second.
         self.second = False
+        #: Receivers: the tags of deliveries that came in mode first, though their outcomes are kept as in second: their
+        #: sender is away, or has not resumed them yet. None: there was none.
+        self.in_first: set[bytes] | None = None
         #: 0 unsettled, 1 settled, 2 mixed (§2.8.2).
         self.snd_settle_mode = 2
         #: The link is a lane, to or from a neighbour.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, _expanded, _outgoing_tag
 from amqpmesh.router.kernel.fast_multicast import FastLeg, _leg_tag
-from amqpmesh.router.kernel.ledger import Delivery
+from amqpmesh.router.kernel.ledger import _AWAY, Delivery
 
 if TYPE_CHECKING:
     from amqpmesh.router.kernel.ledger import Entry
@@ -64,16 +64,19 @@ def sent_tag(entry: Entry) -> bytes:
 
 
 def left_in_second(entry: Entry) -> bool:
-    """Return whether a delivery is known to have left on a lane in rcv-settle-mode second (§2.7.5).
+    """Return whether a delivery has left on a lane in rcv-settle-mode second (§2.7.5).
 
-    While its sender is away its own mode is not known: outcomes are kept in either.
+    While its sender is away outcomes are kept in either mode: `in_first` has the tags of those of mode first.
     """
     if isinstance(entry, FastDelivery):
         fast: FastDelivery = entry
-        return fast.second and fast.incoming_id >= 0 and not fast.incoming.parked
+        is_away = fast.incoming_id == _AWAY or fast.incoming.parked
+        return fast.second and not (is_away and _is_first(fast.incoming, fast.incoming_tag))
     if isinstance(entry, FastLeg):
         leg: FastLeg = entry
-        return leg.multicast.second and leg.multicast.incoming_id >= 0 and not leg.multicast.incoming.parked
+        whole = leg.multicast
+        is_away = whole.incoming_id == _AWAY or whole.incoming.parked
+        return whole.second and not (is_away and _is_first(whole.incoming, whole.incoming_tag))
     assert isinstance(entry, Delivery)
     delivery: Delivery = entry
     sent: Leg | None = delivery.leg
@@ -81,4 +84,11 @@ def left_in_second(entry: Entry) -> bool:
         return False
     relay: Relay = sent.relay
     incoming: Delivery | None = relay.incoming
-    return relay.second and incoming is not None and incoming.delivery_id != -1 and not incoming.link.parked
+    if incoming is None or not relay.second:
+        return False
+    is_away = incoming.delivery_id == -1 or incoming.link.parked
+    return not (is_away and _is_first(incoming.link, incoming.tag))
+
+
+def _is_first(link: KernelLink, tag: bytes) -> bool:
+    return link.in_first is not None and tag in link.in_first

@@ -401,6 +401,7 @@ cdef class KernelLink:
     cdef public long deliveries, octets, presettled, accepted, rejected, released, modified
     cdef public Delivery current
     cdef public dict unsettled, lane_to_lane
+    cdef public set in_first
     cdef public FastRoute fast_route
     cdef public Leg leg
     cdef public Relay relay
@@ -1024,13 +1025,16 @@ cpdef dict parked_ids(KernelSession session)
 cpdef list expand_sent(KernelSession session, list ids)
 @cython.locals(delivery=Delivery)
 cpdef bytes sent_tag(object entry)
-@cython.locals(fast=FastDelivery, leg=FastLeg, delivery=Delivery, sent=Leg, relay=Relay, incoming=Delivery)
+@cython.locals(fast=FastDelivery, leg=FastLeg, whole=FastMulticast, delivery=Delivery, sent=Leg, relay=Relay, incoming=Delivery,
+               is_away=bint)
 cpdef bint left_in_second(object entry) except -1
+cdef bint _is_first(KernelLink link, bytes tag) except -1
 @cython.locals(ledger=Ledger, relays=long, entry=object, tag=bytes, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery,
-               relay=Relay)
+               relay=Relay, first=bint)
 cpdef long set_aside(KernelLink link, KernelLink holder, bint compacts, long most) except -1
-@cython.locals(entry=object, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery, relay=Relay)
+@cython.locals(entry=object, tag=bytes, before=bint, fast=FastDelivery, multicast=FastMulticast, delivery=Delivery, relay=Relay)
 cpdef bint keep_outcomes(KernelLink link) except -1
+cpdef bint note_mode(KernelLink link, bytes tag, bint first) except -1
 @cython.locals(relay=Relay, leg=Leg, sent=Delivery)
 cdef bint _waits_for_outcome(Delivery delivery) except -1
 @cython.locals(router=KernelRouter, relay=Relay, leg=Leg)

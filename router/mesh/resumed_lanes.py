@@ -125,9 +125,14 @@ class ResumedLanes:
             self._ways.pop(router, None)
         lives = _may_live(record) or bool(left)
         links: Iterable[IncomingLink | OutgoingLink] = (*record.outgoing, *record.incoming, *record.detached_unsettled)
+        kept = 0
         for link in links:
             if link.lane is not None and link.grant is not None:
                 link.grant = link.grant._replace(timeout=self._seconds(link, lives=lives))
+                kept += 1
+        if kept:
+            seconds = self._config.resume if lives and self._config is not None else GONE_TIME
+            self._context.log.info("lanes kept", router=router, connection=record.number, count=kept, seconds=seconds)
         for source in self._kept(router):
             if isinstance(source, SuspendedSource) and source.asked is not None and source.asked.connection is record:
                 self._context.termini.give_time(source, self._seconds(source.link, lives=lives))

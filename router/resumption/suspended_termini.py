@@ -365,8 +365,9 @@ class SuspendedTermini(LastingTermini):
         self._let_go(terminus)
         self.resumptions += 1
         self._record(terminus, Happening.RESUMED)
-        seconds = round(self._context.now - terminus.since, 3)
-        self._context.log.info("link resumed", **_described(terminus), seconds=seconds)
+        if terminus.link.lane is None:
+            seconds = round(self._context.now - terminus.since, 3)
+            self._context.log.info("link resumed", **_described(terminus), seconds=seconds)
 
     def end(self, terminus: SuspendedTerminus, reason: str) -> None:
         """End a terminus that nobody can resume any more, and its deliveries."""

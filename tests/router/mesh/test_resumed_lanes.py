@@ -6,17 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Released
 from amqpmesh.router.config.file import AddressConfig
-from tests.support.worlds.frayed_wires import FIRST, RESUME, SECOND, Accounts, FrayedWire
+from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, Accounts, FrayedWire
 from tests.support.worlds.meshes import INSECURE, World
-from tests.support.worlds.network import Arrival
+from tests.support.worlds.network import Arrival, message
 
 LINE = [("A", "B"), ("B", "C")]
 AGAIN = AddressConfig(pattern="again", redeliver=True, attempts=3)
-NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
 ACCEPTED = Accepted()
 
 
@@ -77,12 +75,13 @@ def test_what_was_on_its_way_goes_on_after_a_cut(wire: tuple[str, str], mode: Re
     story.world.leave()
 
 
-def tell(seed: int, mode: ReceiverSettleMode, *, routers: str = "AB", faults: int = 3) -> set[type[DeliveryState]]:
+def tell(seed: int, mode: ReceiverSettleMode, *, routers: str = "AB", how: str = "anycast") -> set[type[DeliveryState]]:
     """Have messages pass while connections are lost at random octets. Returns: the kinds of outcomes heard."""
     edges = list(pairwise(routers))
-    accounts = Accounts(routers, edges, seed, mode)
+    prefix = "news/" if how == "tree" else "to"
+    accounts = Accounts(routers, edges, seed, mode, prefix=prefix, anonymous=how == "transit")
     random, world = accounts.random, accounts.world
-    for _ in range(faults):
+    for _ in range(3):
         one, two = random.choice(edges)
         world.cut(*world.between(one, two))
         kind = random.choice(["both", "one", "silent"])
@@ -106,16 +105,18 @@ def tell(seed: int, mode: ReceiverSettleMode, *, routers: str = "AB", faults: in
             accounts.decide()
         world.join(one, two)
         world.advance(random.choice((0.05, 2.0)))
+    world.cut(*[each for each in world.wires if isinstance(each, FrayedWire)])
     accounts.finish()
     kinds = accounts.check()
     world.leave()
     return kinds
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("how", ["anycast", "tree", "transit"])
 @pytest.mark.parametrize("routers", ["AB", "ABC"])
-def test_of_mode_second_nothing_is_in_doubt_and_nothing_comes_twice(routers: str, seed: int) -> None:
-    assert tell(seed, SECOND, routers=routers) <= {Accepted, Released}
+def test_of_mode_second_nothing_is_in_doubt_and_nothing_comes_twice(routers: str, how: str, seed: int) -> None:
+    assert tell(seed, SECOND, routers=routers, how=how) <= {Accepted, Released}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -149,6 +150,40 @@ def test_a_message_that_did_not_come_to_the_next_router_is_released_and_its_late
     story.join("A", "B")
     assert story.heard() == [Released()]
     assert story.consumer.take() == []
+    story.world.leave()
+
+
+@pytest.mark.parametrize("address", ["q", "news/x"])
+@pytest.mark.parametrize(("mode", "outcome"), [(SECOND, Released()), (FIRST, Modified(delivery_failed=True))])
+def test_a_router_that_loses_both_connections_at_once_knows_in_which_mode_a_message_left(
+    mode: ReceiverSettleMode, outcome: DeliveryState, address: str
+) -> None:
+    story = Story(mode, address=address, number=0)
+    (before,), (behind,) = (story.world.between(*edge) for edge in LINE)
+    behind.frozen = True
+    story.sent = [story.producer.send(story.link)]
+    before.frozen = True
+    story.world.cut(before, behind)
+    story.world.join("B", "C")
+    story.join("A", "B")
+    assert story.heard() == [outcome]
+    story.world.leave()
+
+
+@pytest.mark.parametrize("mode", [FIRST, SECOND])
+def test_lanes_that_carry_messages_by_their_own_addresses_go_on(mode: ReceiverSettleMode) -> None:
+    story = Story(mode, number=0)
+    link = story.producer.sender(None, rcv=mode)
+    story.world.advance(0.2)
+    story.sent = [story.producer.send(link, message(to="q@C")) for _ in range(3)]
+    story.world.advance(0.1)
+    came = story.consumer.take(3)
+    story.world.cut(*story.world.between("A", "B"), *story.world.between("B", "C"))
+    story.world.join("B", "C")
+    story.join("A", "B")
+    accept(came)
+    assert story.heard() == [ACCEPTED] * 3
+    story.world.advance(LATE)  # ends of lanes that carried nothing are kept for some time
     story.world.leave()
 
 

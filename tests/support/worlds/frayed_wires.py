@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.codec.composite import decode_composite
+from amqpmesh.router.amqp.link import Sender
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Released
 from amqpmesh.router.amqp.standard.messaging import AmqpValue
-from amqpmesh.router.config.file import MeshConfig
+from amqpmesh.router.config.file import AddressConfig, MeshConfig
 from tests.support.worlds.meshes import Wire, World
 from tests.support.worlds.network import Arrival, Client, Sent, message
 
+NEWS = AddressConfig(pattern="news/#", distribution=Distribution.MULTICAST)
 RESUME = MeshConfig(insecure=True, resume=10)
 FIRST, SECOND = ReceiverSettleMode
 LATE = 30.0
@@ -50,31 +53,42 @@ class FrayedWire(Wire):
 class Accounts:
     """Senders and receivers at two routers, and what each message has come to."""
 
-    def __init__(self, routers: str, edges: list[tuple[str, str]], seed: int, mode: ReceiverSettleMode) -> None:
+    def __init__(
+        self,
+        routers: str,
+        edges: list[tuple[str, str]],
+        seed: int,
+        mode: ReceiverSettleMode,
+        *,
+        prefix: str = "to",
+        anonymous: bool = False,
+    ) -> None:
+        """Args: prefix: of the addresses; `news/` is multicast. anonymous: messages name their own addresses."""
         self.random = Random(seed)
-        self.world = World(routers, edges, mesh=RESUME)
+        self.world = World(routers, edges, NEWS, mesh=RESUME)
         self._mode = mode
         self._receivers: list[Client] = []
-        self._senders = []
+        self._senders: list[tuple[Client, Sender, str | None]] = []
         self._waiting: list[Arrival] = []
         self._came: Counter[str] = Counter()
         self.sent: dict[str, Sent] = {}
         ends = routers[0], routers[-1]
         for here, there in (ends, ends[::-1]):
             receiver = self.world[there].client()
-            receiver.receiver(f"to {there}", credit=50, rcv=mode)
+            receiver.receiver(f"{prefix}{there}", credit=50, rcv=mode)
             self._receivers.append(receiver)
             self.world.advance(0.2)
             sender = self.world[here].client()
-            self._senders.append((sender, sender.sender(f"to {there}", rcv=mode)))
+            link = sender.sender(None if anonymous else f"{prefix}{there}", rcv=mode)
+            self._senders.append((sender, link, f"{prefix}{there}@{there}" if anonymous else None))
         self.world.advance(0.2)
 
     def send(self, number: int) -> None:
         """Send messages from each end, as far as there is credit."""
-        for client, link in self._senders:
+        for client, link, to in self._senders:
             for _ in range(min(number, link.credit)):
                 body = f"message {len(self.sent)}"
-                self.sent[body] = client.send(link, message(body))
+                self.sent[body] = client.send(link, message(body, to=to))
 
     def decide(self, *, all_of_them: bool = False) -> None:
         """Take what has come, accept some of it, and settle what was heard."""

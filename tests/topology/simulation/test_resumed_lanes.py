@@ -31,13 +31,19 @@ async def partitioned_and_healed(mesh: Mesh) -> None:
     mesh.heal()
 
 
+async def frozen_and_thawed(mesh: Mesh) -> None:
+    mesh.freeze("B")
+    await trio.sleep(5.0)
+    mesh.thaw("B")
+
+
 def seeds(number: int) -> list[object]:
     """Return runs that differ by their chances."""
     return [pytest.param(seed, marks=pytest.mark.mesh(seed=seed, **CONDITIONS)) for seed in range(1, number + 1)]
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-@pytest.mark.parametrize("fault", [connections_lost, cut_and_healed, partitioned_and_healed])
+@pytest.mark.parametrize("fault", [connections_lost, cut_and_healed, partitioned_and_healed, frozen_and_thawed])
 async def test_no_message_of_mode_second_is_in_doubt_and_none_comes_twice(fault: Fault, seed: int, mesh: Mesh) -> None:
     await mesh.line("A", "B", "C")
     await mesh.settled()
