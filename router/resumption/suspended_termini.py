@@ -55,6 +55,9 @@ _ROOM_AFTER: Final = 256
 #: Deliveries that one step moves.
 AT_ONCE: Final = 1_000
 
+#: In place of the tenant, of neighbours whose lanes are kept. They do not count among the links of clients.
+_MESH: Final = "$mesh"
+
 _NEVER: Final = TerminusExpiryPolicy.NEVER
 _CONNECTION_CLOSE: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
 _LINK_DETACH: Final = TerminusExpiryPolicy.LINK_DETACH
@@ -170,14 +173,14 @@ class SuspendedTermini(LastingTermini):
 
     def grant_lane(self, router: str, address: str, seconds: int) -> Grant:
         """Return the time that this router's end of a lane is kept, as `LastingTermini.grant_lane` does."""
-        holder = "", f"router {router}"
+        holder = _MESH, router
         self._granted[holder] = self._granted.get(holder, 0) + 1
-        self._granted_in_all += 1
         return Grant(_CONNECTION_CLOSE, seconds, holder, address)
 
     def take_back(self, grant: Grant) -> None:
         """Note that a link with a grant has ended for good."""
-        self._granted_in_all -= 1
+        if grant.holder[0] != _MESH:
+            self._granted_in_all -= 1
         left = self._granted[grant.holder] - 1
         if left:
             self._granted[grant.holder] = left

@@ -252,6 +252,14 @@ def test_a_neighbour_that_has_begun_anew_knows_nothing() -> None:
     assert story.heard() == [Modified(delivery_failed=True)] * 3
 
 
+def test_lanes_take_none_of_the_links_that_clients_may_have_kept() -> None:
+    story = Story()
+    assert [node.core.context.termini.granted for node in story.world.nodes.values()] == [0] * 3
+    story.cut("A", "B")
+    story.world.advance(LATE)
+    assert [node.core.context.termini.granted for node in story.world.nodes.values()] == [0] * 3
+
+
 @pytest.mark.parametrize("off", "AB")
 def test_a_lane_is_kept_only_if_both_neighbours_keep_lanes(off: str) -> None:
     story = Story(without=off)
