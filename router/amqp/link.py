@@ -298,12 +298,13 @@ class Sender(Link):
         settled: bool = False,
         aborted: bool = False,
         state: bytes | None = None,
+        resume: bool = False,
     ) -> int:
         """Send the next part of `delivery`, cut into frames, as far as the session's window allows (§2.7.5).
 
         Args: more: other parts follow. settled: we settle the delivery with this frame. aborted: abort the delivery;
             the payload must be empty. state: encoded, sent with the first frame; in its short form if the peer's
-            frames are too small.
+            frames are too small. resume: the delivery was sent over a former link, and is sent again (§2.6.13).
         Returns: octets of the payload that were sent, 0 included. `delivery.complete` says whether the last frame is
             written; if not, call again with the rest after `WindowOpened`.
         Raises: CommandError: no credit, another delivery is in the middle of its frames, or the link is not attached.
@@ -324,11 +325,10 @@ class Sender(Link):
             delivery.settled = delivery.remote_settled = True
             kernel.forget(delivery)
         connection = self.session.connection
-        if state is not None and len(state) + _HEAD > connection.remote_max_frame_size:
+        limit = connection.remote_max_frame_size
+        if state is not None and len(state) + _HEAD > limit:
             state = short_state(state)
-        taken = kernel.send_transfer(
-            flow_state, connection.out, delivery, payload, more, aborted, state, connection.remote_max_frame_size
-        )
+        taken = kernel.send_transfer(flow_state, connection.out, delivery, payload, more, aborted, state, limit, resume)
         self.session.wake()
         return taken
 

@@ -43,6 +43,7 @@ from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import suspend
 from amqpmesh.router.delivery.permitted import is_outcome
+from amqpmesh.router.endpoint_setup import WHOLE_MAP
 from amqpmesh.router.kernel import ACCEPTED, is_terminal, state_kind, told_outcome
 from amqpmesh.router.memory.retained import is_too_much, size_of_attach
 from amqpmesh.router.model.blocked import why_address, why_node
@@ -445,6 +446,8 @@ class Attaching:
         record.outgoing[outgoing] = None
         if grant is not None:
             outgoing.grant = grant if default is None else grant._replace(default_outcome=default)
+            if WHOLE_MAP not in attach.offered_capabilities:
+                endpoint.flow_state.keeps = context.termini.sources.keeping(grant)
         if kept is None or ours is None or not context.termini.sources.bring(kept, outgoing):
             join(context, outgoing)
         if kept is not None:

@@ -16,5 +16,8 @@ class ResumptionConfig(Table):
     links_per_user: int = setting(default=1_000, low=0)
     #: The unsettled deliveries of termini that are kept without a link.
     unsettled: int = setting(default=100_000, low=0)
+    #: Octets of messages that are kept for receivers which may come back without all of them; of one message at most.
+    keep: int = setting(default=2**24, low=0)
+    keep_max: int = setting(default=2**16, low=0)
     #: Keep termini also for peers that have shown no user, from other hosts: a container-id proves nothing.
     anonymous: bool = setting(default=False)

@@ -48,6 +48,9 @@ def uncount(context: Context, leg: Leg) -> None:
         assert isinstance(outgoing, OutgoingLink)
         leg.counted = False
         outgoing.outstanding -= 1
+        keeps = outgoing.endpoint.flow_state.keeps
+        if keeps is not None and leg.delivery is not None:
+            keeps.drop(leg.delivery.tag)
         if outgoing in outgoing.connection.detached_unsettled:
             recount(context, outgoing)
         if outgoing.outstanding + 1 >= outgoing.max_unsettled:

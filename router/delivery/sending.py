@@ -319,6 +319,9 @@ def _write(context: Context, outgoing: OutgoingLink, leg: Leg) -> Sent:
                 tracing.left(context, leg)
             sender.flow_state.last_at = context.now
             outgoing.note_credit()
+        keeps = sender.flow_state.keeps
+        if keeps is not None and leg.counted and (taken or delivery.complete):
+            keeps.keep(delivery.tag, bytes(data[:taken]), delivery.size == taken, not delivery.complete)
         if settles and delivery.settled:
             uncount(context, leg)
         if taken < len(data) or (last and not delivery.complete):

@@ -90,7 +90,7 @@ from amqpmesh.router.kernel.head_sections import (
 )
 from amqpmesh.router.kernel.held_back import HELD_AT_ONCE, HeldDelivery, take_held
 from amqpmesh.router.kernel.hop_recorder import Recorder
-from amqpmesh.router.kernel.kept_messages import Keeper
+from amqpmesh.router.kernel.kept_messages import Keeper, SentMessages
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import LATENCY_BOUNDS, KernelLink, disable_fast_path, enable_fast_path
 from amqpmesh.router.kernel.link_sweep import Sweep, abandon, end_link, sweep
@@ -231,6 +231,7 @@ __all__ = [
     "Relay",
     "SectionWalk",
     "SeenMessage",
+    "SentMessages",
     "SettledRoute",
     "SmallSet",
     "Sweep",

@@ -132,6 +132,8 @@ def _settle_outgoing(router: KernelRouter, fast: FastDelivery) -> None:
         link.session.outgoing.remove(fast.outgoing_id)
         if link.lane and not fast.outgoing_tag:
             del link.lane_to_lane[fast.incoming_tag]
+        if link.keeps is not None:
+            link.keeps.drop(_outgoing_tag(fast))
         if link.outstanding >= link.max_outstanding:
             router.mark_dirty(link)
             router.change(None if link.source is None else link.source.pool)

@@ -205,7 +205,7 @@ def _relay_transfer(
             if session.wire.waits_for is None and not large:
                 _wait_for_receiver(router, link, route)
         return False
-    if out.max_message_size and size > out.max_message_size:
+    if (out.max_message_size and size > out.max_message_size) or (large and out.keeps is not None):
         return False
     recorder = router.recorder
     if recorder is not None:
@@ -327,6 +327,8 @@ def _relay_transfer(
         fast.counter = counter
         if hops:
             out.lane_to_lane[incoming_tag] = fast
+        if out.keeps is not None:
+            out.keeps.keep(b"%x" % number, data[payload_at:end], True, False)
         if keeper is not None:
             _keep(router, keeper, fast, data[payload_at:end])
         if window is not None and message_id:

@@ -62,6 +62,23 @@ class Keeper:
         self.grave_epoch = 0
 
 
+class SentMessages:
+    """The messages of a link's unsettled deliveries, kept in case its receiver comes back without all of them."""
+
+    __slots__ = ()
+
+    def keep(self, tag: bytes, data: bytes, first: bool, more: bool) -> None:
+        """Keep the next payload of a delivery, if there is room.
+
+        Args: first: it is the first payload. more: other payload of the delivery follows.
+        """
+        raise NotImplementedError
+
+    def drop(self, tag: bytes) -> None:
+        """Free what is kept of a delivery, if anything is: it is settled."""
+        raise NotImplementedError
+
+
 class KeptMessage:
     """A message that was sent unsettled, and is sent again if its receiver does not accept it."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel.fast_deliveries import FastDelivery
     from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
     from amqpmesh.router.kernel.fast_route import FastRoute
+    from amqpmesh.router.kernel.kept_messages import SentMessages
     from amqpmesh.router.kernel.ledger import Delivery
     from amqpmesh.router.kernel.rate_meter import RateMeter
     from amqpmesh.router.kernel.relays import Leg, Relay
@@ -60,6 +61,7 @@ class KernelLink:
         "handle",
         "in_first",
         "is_watched",
+        "keeps",
         "lane",
         "lane_to_lane",
         "last_at",
@@ -201,6 +203,8 @@ class KernelLink:
         self.fallback_outcome = FAILED_STATE
         #: Senders: the receiver may resume the link over another endpoint: until then no `Sweep` ends its deliveries.
         self.parked = False
+        #: Senders: the messages that the receiver may ask for when it comes back; None: none are kept.
+        self.keeps: SentMessages | None = None
         self.reset_counters()
 
     def compact(self) -> None:

@@ -146,6 +146,8 @@ def _settle_leg(router: KernelRouter, leg: FastLeg) -> None:
     outgoing.session.outgoing.remove(leg.outgoing_id)
     if outgoing.lane:
         _free_tag(leg)
+    if outgoing.keeps is not None:
+        outgoing.keeps.drop(b"%x" % leg.number)
     if outgoing.outstanding >= outgoing.max_outstanding:
         router.mark_dirty(outgoing)
         router.needs_update = True

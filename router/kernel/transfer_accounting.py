@@ -250,6 +250,7 @@ def send_transfer(
     aborted: bool,
     state: bytes | None,
     limit: int,
+    resume: bool = False,
 ) -> int:
     """Append the next frames of `delivery` to `out`, as far as the session's window allows, and account them.
 
@@ -257,7 +258,8 @@ def send_transfer(
     of no other delivery are incomplete. `delivery.settled` is written into every frame.
 
     Args: more: other parts follow. aborted: abort a delivery that has begun; `payload` is empty, `more` false.
-        state: encoded, for the first frame. limit: octets of the largest frame that the peer takes.
+        state: encoded, for the first frame. limit: octets of the largest frame that the peer takes. resume: the
+        receiver knows the delivery by a former link.
     Returns: the octets of the payload that are written; `delivery.complete` is set with the last frame.
     Source: §2.5.6 sending a transfer, §2.6.7, §2.6.14.
     """
@@ -271,6 +273,7 @@ def send_transfer(
             delivery_id = session.next_delivery_id
             frame = TransferFrame(link.handle, delivery_id, delivery.tag, delivery.message_format, settled, more)
             frame.state = state
+            frame.resume = resume
             frame.rcv_settle_mode = delivery.rcv_settle_mode
         elif written == size and more:
             break
@@ -373,6 +376,8 @@ def _write_leg(out: KernelLink, message_format: int, settled: bool, mode: int, k
         )
     _count_first_sent(target, out, settled)
     out.octets += size
+    if out.keeps is not None and not settled:
+        out.keeps.keep(b"%x" % out.last_tag, payload, True, False)
     if not target.woken:
         target.stir()
     return delivery_id

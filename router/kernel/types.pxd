@@ -409,7 +409,7 @@ cdef class KernelLink:
     cdef public UserIdRule user_ids
     cdef public int late, very_late, timed
     cdef public double latency_sum
-    cdef public object latency
+    cdef public object latency, keeps
     @cython.locals(kind=long)
     cpdef bint count_outcome(self, bytes state) except -1
     cpdef bint count_latency(self, double seconds) except -1
@@ -698,7 +698,7 @@ cdef bint _count_first_transfer(KernelSession session, KernelLink link, bint set
 cpdef void discard_transfer(KernelSession session) except *
 @cython.locals(session=KernelSession, size=long, written=long, settled=long, first=bint, delivery_id=long, frame=TransferFrame)
 cpdef long send_transfer(KernelLink link, bytearray out, Delivery delivery, object payload, bint more, bint aborted, bytes state,
-                         long limit) except? -1
+                         long limit, bint resume=*) except? -1
 cdef bint _count_first_sent(KernelSession session, KernelLink link, bint settled) except -1
 @cython.locals(link=KernelLink)
 cpdef void dispose(Delivery delivery, bytes state, bint settled) except *

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.link import Sender
     from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.kernel import SentMessages
     from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.links import LinkKey, OutgoingLink
 
@@ -74,6 +75,12 @@ class LastingSources(Protocol):
         """Go on with a lane whose neighbour has answered with its map, or end what it knows nothing of.
 
         Does nothing for any other link.
+        """
+
+    def keeping(self, grant: Grant) -> SentMessages | None:
+        """Return the place of the messages of a link, whose receiver may come back without all of them.
+
+        Returns: None: none are kept.
         """
 
     def is_returning(self, outgoing: OutgoingLink) -> bool:

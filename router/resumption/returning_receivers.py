@@ -10,35 +10,43 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
-from amqpmesh.router.attach.reattaching import is_incomplete, read_map
+from amqpmesh.router.attach.reattaching import is_incomplete
 from amqpmesh.router.attach.rounds import PAUSE
 from amqpmesh.router.delivery.left_unsettled import end_all
+from amqpmesh.router.delivery.lifetime import finish, leg_sent
 from amqpmesh.router.delivery.link_loss import close_link, detach_if_done, suspend
-from amqpmesh.router.delivery.permitted import is_outcome, senders_state
+from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import receiver_gone, receiver_said
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
 from amqpmesh.router.kernel import (
     RELEASED_STATE,
     Delivery,
-    FastDelivery,
-    FastLeg,
     FastMulticast,
     expand_sent,
     left_in_second,
     parked_ids,
-    sent_tag,
 )
 from amqpmesh.router.memory.retained import size_of_attach
 from amqpmesh.router.model.lasting_sources import LastingSources, OurMap
 from amqpmesh.router.model.links import OutgoingLink
-from amqpmesh.router.resumption.sent_deliveries import WHOLE, ReceiversMap, SentDelivery, Step, Then, decide
+from amqpmesh.router.resumption.kept_octets import KeptOctets, OctetStore
+from amqpmesh.router.resumption.return_plans import (
+    Plan,
+    Planned,
+    Resumption,
+    Return,
+    fitting,
+    known_of,
+    put_off,
+    read,
+)
+from amqpmesh.router.resumption.sent_deliveries import NULL, WHOLE, ReceiversMap, Step, Then, decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -47,56 +55,18 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.kernel import KernelLink, KernelSession
+    from amqpmesh.router.kernel import KernelLink, KernelSession, Leg, SentMessages
     from amqpmesh.router.model.lasting_sources import SuspendedSource
+    from amqpmesh.router.model.lasting_termini import Grant
+    from amqpmesh.router.resumption.return_plans import Sent
 
-#: Octets of an attach beside its names, its addresses and its map; and of an entry beside its tag and its state.
+#: Octets of an attach beside its names, its addresses and its map.
 _AROUND: Final = 200
-_OF_ENTRY: Final = 8
 
 #: Deliveries that one step moves.
 _AT_ONCE: Final = 50
 
 _SECOND: Final = ReceiverSettleMode.SECOND
-
-#: A delivery that was sent, as the ledger has it.
-Sent: TypeAlias = Delivery | FastDelivery | FastLeg
-
-
-class Planned(NamedTuple):
-    """A delivery that the map of its receiver was compared with."""
-
-    delivery_id: int
-    """Over the former link; -1: it had none."""
-    tag: bytes
-    step: Step
-
-
-class Resumption(NamedTuple):
-    """A transfer that resumes a delivery."""
-
-    delivery: Delivery
-    state: bytes
-    aborted: bool
-
-
-class Plan(NamedTuple):
-    """The steps for what a source has unsettled, once its receiver's map was compared."""
-
-    steps: deque[Planned]
-    is_round: bool
-    """One of the maps is incomplete: the link only resumes deliveries, and is then attached again (§2.7.3)."""
-    tells: bool
-    """The receiver's map says something new, or there is nothing to resume: the next round need not wait."""
-
-
-class Return(NamedTuple):
-    """The deliveries of a link that came back: those that are yet to be moved to it, and the transfers that are due."""
-
-    source: SuspendedSource
-    planned: deque[Planned]
-    due: deque[Resumption]
-    plan: Plan
 
 
 class ReturningReceivers(LastingSources):
@@ -104,6 +74,7 @@ class ReturningReceivers(LastingSources):
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.octets = OctetStore(context)
         self._plans: dict[SuspendedSource, Plan] = {}
         self._returning: dict[OutgoingLink, Return] = {}
         #: Links to neighbours that are to go on with a source, and whose attach is not answered yet.
@@ -119,13 +90,35 @@ class ReturningReceivers(LastingSources):
         link.node.returning += 1
         self.left(link)
         leg = link.current
-        if leg is not None and leg.started:
+        if leg is not None and leg.started and not self._keep_rest(link, leg):
             # The rest of the message is read and dropped: its sender must not wait for a receiver that is away.
             link.current = None
             leg.aborting = True
             for chunk in leg.chunks:
                 chunk.release()
             leg.chunks.clear()
+
+    def _keep_rest(self, link: OutgoingLink, leg: Leg) -> bool:
+        """Keep the rest of a message that has come whole, and has left in part. Returns: whether all of it is kept."""
+        keeps, delivery = link.endpoint.flow_state.keeps, leg.delivery
+        if keeps is None or delivery is None or not leg.relay.complete or leg.aborting:
+            return False
+        rest = b"".join(chunk.data for chunk in leg.chunks)[leg.offset :]
+        keeps.keep(delivery.tag, rest, first=False, more=False)
+        assert isinstance(keeps, KeptOctets)
+        if delivery.tag not in keeps.messages:
+            return False
+        for chunk in leg.chunks:
+            chunk.release()
+        leg.chunks.clear()
+        link.current = None
+        delivery.complete = True
+        leg_sent(self._context, leg)
+        return True
+
+    def keeping(self, grant: Grant) -> SentMessages | None:
+        """Return the place of the messages of a link, as `LastingSources.keeping` does."""
+        return self.octets.keeping(grant.holder)
 
     def end(self, source: SuspendedSource) -> None:
         """End the deliveries of a source whose receiver does not come back, as of a receiver that is gone."""
@@ -152,7 +145,7 @@ class ReturningReceivers(LastingSources):
         """Return the map of a lane that is to be resumed, as `LastingSources.lane_map` does."""
         ours: dict[bytes, bytes] = {}
         for _, entry in self._entries(source):
-            tag, known = _known(entry, source.link.default_outcome, second=False)
+            tag, known = known_of(entry, source.link.default_outcome, None, second=False)
             if known.is_whole:
                 ours[tag] = known.outcome or known.stated or WHOLE
         return ours
@@ -191,16 +184,18 @@ class ReturningReceivers(LastingSources):
 
     def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> OurMap:
         """Compare the map of a returning receiver with ours, as `LastingSources.compare` does."""
-        theirs = _read(attach)
+        theirs = read(attach)
         complete = not is_incomplete(attach)
         reliable = WHOLE_MAP in attach.offered_capabilities
         second = source.flow_state.second and attach.rcv_settle_mode is _SECOND
         is_lane = source.link.lane is not None
         default = source.link.default_outcome
+        keeps = source.flow_state.keeps
+        assert keeps is None or isinstance(keeps, KeptOctets)
         planned: deque[Planned] = deque()
         for delivery_id, entry in self._entries(source):
             # On a lane each delivery has the mode of its sender.
-            tag, known = _known(entry, default, second=left_in_second(entry) if is_lane else second)
+            tag, known = known_of(entry, default, keeps, second=left_in_second(entry) if is_lane else second)
             step = decide(known, ReceiversMap(tag in theirs, theirs.get(tag), complete, reliable))
             planned.append(Planned(delivery_id, tag, step))
         if is_lane:
@@ -213,9 +208,11 @@ class ReturningReceivers(LastingSources):
         named = None if is_lane else fitting(planned, room)
         is_part = named is not None
         if named is not None:
-            planned = deque(each if each.tag in named else _put_off(each) for each in planned)
+            planned = deque(each if each.tag in named else put_off(each) for each in planned)
         ours = {tag: Extension(step.state) for _, tag, step in planned if step.state is not None}
-        tells = not ours or any(each.step.said is not None or each.step.then is Then.ABORT for each in planned)
+        tells = not ours or any(
+            each.step.said is not None or each.step.then in (Then.ABORT, Then.SEND) for each in planned
+        )
         self._plans[source] = Plan(planned, not is_lane and (is_part or not complete), tells)
         self._count(planned, theirs)
         return OurMap(ours, is_part)
@@ -224,6 +221,8 @@ class ReturningReceivers(LastingSources):
         """Move deliveries to the link that resumes them, in steps, as `LastingSources.bring` does."""
         plan = self._plans.pop(source)
         outgoing.endpoint.flow_state.last_tag = source.flow_state.last_tag
+        if source.flow_state.keeps is not None:
+            outgoing.endpoint.flow_state.keeps = source.flow_state.keeps
         if not (plan.steps or plan.is_round):
             self._close(source)
             return False
@@ -270,7 +269,7 @@ class ReturningReceivers(LastingSources):
             delivery = Delivery(after, tag, message_format, settled, False)
         else:
             self._hand_over(delivery, back.source, outgoing)
-        back.due.append(Resumption(delivery, step.state, aborted=step.then is Then.ABORT))
+        back.due.append(Resumption(delivery, step.state, step.then))
 
     @staticmethod
     def _hand_over(delivery: Delivery, source: SuspendedSource, outgoing: OutgoingLink) -> None:
@@ -297,7 +296,7 @@ class ReturningReceivers(LastingSources):
         for _, tag, step in planned:
             if step.then is Then.ABORT:
                 counts.aborted_resumes += 1
-            elif step.then is Then.RESUME and step.state == WHOLE:
+            elif step.then is Then.SEND or (step.then is Then.RESUME and step.state == WHOLE):
                 counts.resumed_again += 1
             elif step.then is Then.RESUME:
                 counts.resumed_outcomes += 1
@@ -336,17 +335,17 @@ class ReturningReceivers(LastingSources):
         endpoint = outgoing.endpoint
         flow_state = endpoint.flow_state
         while back.due:
-            if flow_state.link_credit <= 0:
+            if flow_state.link_credit <= 0 and flow_state.current is None:
                 if flow_state.drain:
                     endpoint.drained()
                 return True
             if flow_state.session.remote_incoming_window <= 0 or outgoing.is_held_up:
                 outgoing.stall()
                 return True
-            delivery, state, aborted = back.due.popleft()
-            if delivery.state is not None and is_outcome(delivery.state):
-                state = delivery.state  # the sender has stated it meanwhile
-            endpoint.resume(delivery, state=state, aborted=aborted)
+            if not self._resume(outgoing, back.due[0]):
+                outgoing.stall()
+                return True
+            back.due.popleft()
         if back.planned:
             return True
         if back.plan.is_round:
@@ -362,6 +361,46 @@ class ReturningReceivers(LastingSources):
         if flow_state.drain:
             begin_drain(self._context, outgoing)
         return False
+
+    def _resume(self, outgoing: OutgoingLink, due: Resumption) -> bool:
+        """Write the transfer that resumes a delivery. Returns: False: the rest waits for the session's window."""
+        endpoint, delivery, state = outgoing.endpoint, due.delivery, due.state
+        if delivery.state is not None and is_outcome(delivery.state):
+            state = delivery.state  # the sender has stated it meanwhile
+        if due.then is not Then.SEND or (state != NULL and delivery.delivery_id < 0):
+            endpoint.resume(delivery, state=state, aborted=due.then is Then.ABORT)
+            return True
+        leg, keeps = delivery.leg, outgoing.endpoint.flow_state.keeps
+        assert isinstance(keeps, KeptOctets)
+        octets = keeps.messages.get(delivery.tag)
+        if leg is None or leg.aborting or octets is None:
+            # It is settled, or its octets were given up for others, since it was compared.
+            return self._give_up(outgoing, delivery)
+        if delivery.delivery_id < 0:  # from its first octet, also if another link has ended meanwhile
+            delivery.complete = False
+            delivery.size = 0
+        settles = leg.relay.settled and not delivery.settled
+        at = delivery.size
+        endpoint.transfer(delivery, memoryview(octets)[at:], settled=settles, resume=True)
+        if delivery.complete and delivery.settled:
+            finish(self._context, leg)
+        return delivery.complete
+
+    def _give_up(self, outgoing: OutgoingLink, delivery: Delivery) -> bool:
+        """Abort a delivery that cannot be sent again. Returns: as `_resume`."""
+        endpoint, leg = outgoing.endpoint, delivery.leg
+        if delivery.complete or delivery.delivery_id < 0:
+            if leg is not None:
+                receiver_gone(self._context, leg)
+            endpoint.resume(delivery, state=None, aborted=True)
+            return True
+        endpoint.transfer(delivery, aborted=True)
+        if delivery.complete and leg is not None:
+            if leg.aborting:
+                finish(self._context, leg)
+            else:
+                receiver_gone(self._context, leg)
+        return delivery.complete
 
     def _end_round(self, outgoing: OutgoingLink, back: Return) -> None:
         """Have the link detached, so that the receiver attaches it again: at once, if that brings anything new."""
@@ -405,49 +444,6 @@ class ReturningReceivers(LastingSources):
             termini.end(source, "the neighbour refuses it")
 
 
-def _read(attach: Attach) -> dict[bytes, bytes | None]:
-    """Return the states of a receiver's map, encoded. Raises: ProtocolError: as `read_map`."""
-    assert attach.unsettled is not None
-    states = read_map(attach.unsettled)
-    return {tag: None if state is None else encode_composite(state) for tag, state in states.items()}
-
-
-def fitting(planned: Iterable[Planned], room: int) -> set[bytes] | None:
-    """Return the tags of the deliveries that our map names; None: it names all, since it fits.
-
-    Those that were not resumed in the round before come first, then those with an outcome: they settle. What the
-    receiver's map does not name comes last.
-    Args: room: octets for the entries.
-    """
-    entries = [each for each in planned if each.step.state is not None]
-    octets = [_OF_ENTRY + len(each.tag) + len(each.step.state or b"") for each in entries]
-    if sum(octets) <= room:
-        return None
-    named: set[bytes] = set()
-    order = sorted(
-        zip(entries, octets, strict=True),
-        key=lambda each: (
-            each[0].step.then is Then.STAY,
-            each[0].delivery_id >= 0,
-            each[0].step.state == WHOLE,
-        ),
-    )
-    for each, size in order:
-        if size <= room:
-            room -= size
-            named.add(each.tag)
-    return named
-
-
-def _put_off(planned: Planned) -> Planned:
-    """Return a delivery that is resumed in a later round; what the receiver's map says of it counts now."""
-    step = planned.step
-    if step.state is None:
-        return planned
-    said = step.said if step.then is Then.RESUME else None
-    return planned._replace(step=Step(Then.STAY, said))
-
-
 def _take_id(delivery: Delivery) -> None:
     """Take the id of a delivery, which no frame can name any more, and leave it in the unsettled map of its link."""
     ledger = delivery.link.session.outgoing
@@ -464,17 +460,3 @@ def _find(source: SuspendedSource, planned: Planned) -> Delivery | None:
         return left if isinstance(left, Delivery) else None
     found = expand_sent(state.session, [planned.delivery_id])
     return found[0] if found and found[0].link is state else None
-
-
-def _known(entry: Sent, default: bytes, *, second: bool) -> tuple[bytes, SentDelivery]:
-    """Return the tag of a delivery, and what is known here of it. Args: default, second: as of `SentDelivery`."""
-    if isinstance(entry, FastDelivery | FastLeg):
-        return sent_tag(entry), SentDelivery(True, entry.outcome, None, second, default)
-    leg = entry.leg
-    if leg is None:
-        return entry.tag, SentDelivery(entry.complete, None, None, second, default)
-    incoming = leg.relay.incoming
-    stated = None if incoming is None else senders_state(incoming)
-    if not is_outcome(stated):
-        stated = None
-    return entry.tag, SentDelivery(entry.complete, leg.outcome, stated, second, default)

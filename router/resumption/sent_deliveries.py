@@ -16,12 +16,17 @@ from amqpmesh.router.message.outcomes import ALL_RECEIVED
 WHOLE: Final = encode_composite(ALL_RECEIVED)
 """The state of a delivery that has come whole."""
 
+NULL: Final = b"\x40"
+"""The state of a delivery that can be sent from its first octet (§3.4.6)."""
+
 
 class Then(Enum):
     """The course of a delivery from here."""
 
     #: A transfer resumes it, without octets. It is in our map.
     RESUME = auto()
+    #: A transfer resumes it, with all its octets. It is in our map, with null.
+    SEND = auto()
     #: A transfer resumes and aborts it. It is in our map.
     ABORT = auto()
     #: It ends here, and is in no map.
@@ -43,6 +48,8 @@ class SentDelivery(NamedTuple):
     """In mode second the receiver settles only once the sender has (§2.8.3)."""
     default: bytes = FAILED_STATE
     """The outcome of a delivery whose receiver may have begun with it."""
+    is_kept: bool = False
+    """All its octets are here."""
 
 
 class ReceiversMap(NamedTuple):
@@ -73,7 +80,7 @@ def decide(ours: SentDelivery, theirs: ReceiversMap) -> Step:
     Source: the figure of §3.4.6, whose rows are named by their delivery-tags.
     """
     said = theirs.state if is_outcome(theirs.state) else None
-    if not ours.is_whole:
+    if not (ours.is_whole or ours.is_kept):
         # The rest of it never left: nobody can have processed it.
         if said is None and not theirs.is_named and not theirs.is_complete:
             return Step(Then.STAY)
@@ -86,9 +93,11 @@ def decide(ours: SentDelivery, theirs: ReceiversMap) -> Step:
             return Step(Then.RESUME, said, said)
         if theirs.state == WHOLE:  # 6
             return Step(Then.RESUME, None, WHOLE)
-        return Step(Then.ABORT, ours.default, WHOLE)  # 2, 7, 9: its octets are not here
+        if ours.is_kept:  # 2, 4
+            return Step(Then.SEND, None, NULL)
+        return Step(Then.ABORT, ours.default, WHOLE)  # 7, 9: its octets are not here
     if not theirs.is_complete:
-        return Step(Then.STAY, None, known or WHOLE)
+        return Step(Then.STAY, None, known or (NULL if ours.is_kept else WHOLE))
     if ours.outcome is not None:
         return Step(Then.END)  # 10: it has settled
     if ours.second and theirs.is_reliable:

@@ -329,6 +329,8 @@ class SuspendedTermini(LastingTermini):
     def make_room(self) -> Steps[None]:
         """Give up termini until the limits are kept, as `LastingTermini.make_room` does."""
         self._made = 0
+        if self._context.memory.is_exceeded:
+            self.sources.octets.make_room(0)  # the deliveries are worth more
         if not (self._has_too_many() or self._context.memory.is_exceeded):
             return
         kept: dict[tuple[str, str], deque[SuspendedTerminus]] = {}

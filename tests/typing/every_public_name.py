@@ -288,7 +288,7 @@ def configuration(folder: Path) -> RouterConfig:
     assert jobs.drops_duplicates
     payments = AddressConfig(pattern="payments.#", resumption=Resumption.REQUIRED)
     assert payments.requires_resumption
-    kept = ResumptionConfig(timeout=30.0, links=1_000, links_per_user=10, unsettled=10_000, anonymous=True)
+    kept = ResumptionConfig(timeout=30.0, links=1_000, links_per_user=10, unsettled=10_000, keep=2**20, anonymous=True)
     mesh = MeshConfig(certificate=folder / "A.pem", key=folder / "A.key", trust=folder / "mesh-ca.pem")
     neighbour = ConnectorConfig(url=("amqps://b1.example", "amqps://b2.example"), cost=2)
     broker = ConnectorConfig(

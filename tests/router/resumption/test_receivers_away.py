@@ -128,7 +128,7 @@ def test_a_router_that_stays_after_all_keeps_them_again() -> None:
 
 
 def test_statistics_tell_of_receivers_that_are_away_and_come_back() -> None:
-    r = RoamingReceiver(reliable=False)
+    r = RoamingReceiver(reliable=False, network=Network(resumption=ResumptionConfig(keep=0)))
     r.send(4)
     tags = [r.tag(number) for number in range(4)]
     r.lose()

@@ -9,7 +9,6 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryStat
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach
 from amqpmesh.router.config.address import AddressConfig
-from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import ALL, FAILED, SECOND, Map, as_map
 from tests.support.peers.roaming_receiver import RoamingReceiver as Roaming
 from tests.support.peers.scripted import flow
@@ -29,12 +28,6 @@ class Small(Roaming):
         self.tags = [self.tag(number) for number in range(COUNT)]
         self.lose()
         self.begin_small()
-
-    def begin_small(self) -> None:
-        self.end = Intruder(self.network)
-        self.peer = self.end.peer
-        self.peer.open(max_frame_size=1024)
-        self.peer.begin()
         self.ids = 0
 
     def round(self, unsettled: Map, **fields: object) -> tuple[Attach, list[bytes]]:

@@ -114,7 +114,7 @@ def test_what_a_complete_map_lacks_is_released_only_if_it_cannot_have_been_proce
 
 
 def test_what_may_have_begun_and_cannot_be_sent_again_is_given_up() -> None:
-    r = Roaming(reliable=False)
+    r = Roaming(reliable=False, network=Network(resumption=ResumptionConfig(keep=0)))
     sent = r.send(2)
     tags = [r.tag(number) for number in range(2)]
     r.lose()

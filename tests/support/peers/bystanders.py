@@ -56,9 +56,15 @@ class Intruder:
     """A stream to the router, whose octets a test writes."""
 
     def __init__(
-        self, network: Network, *, max_frame_size: int = 2**20, window: int = WINDOW, handle_max: int = HANDLE_MAX
+        self,
+        network: Network,
+        *,
+        max_frame_size: int = 2**20,
+        window: int = WINDOW,
+        handle_max: int = HANDLE_MAX,
+        host: str = "127.0.0.1",
     ) -> None:
-        """Args: max_frame_size: octets, above which reading raises."""
+        """Args: max_frame_size: octets, above which reading raises. host: it comes from there."""
         self.network = network
         core = network.core
         listener = replace(
@@ -69,7 +75,7 @@ class Intruder:
             channel_max=CHANNEL_MAX,
             handle_max=handle_max,
         )
-        self.record = core.accept(listener, "127.0.0.1", network.now, secured=False)
+        self.record = core.accept(listener, host, network.now, secured=False)
         self.peer = Script(self.give, self.take, max_frame_size=max_frame_size)
 
     @property

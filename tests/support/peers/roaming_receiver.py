@@ -50,6 +50,14 @@ class RoamingReceiver:
         self.peer.begin()
         self.count = self.transfers = 0
 
+    def begin_small(self, incoming_window: int = 1000) -> None:
+        """Open a connection with small frames. Args: incoming_window: frames that its session takes at first."""
+        self.end = Intruder(self.network)
+        self.peer = self.end.peer
+        self.peer.open(max_frame_size=1024)
+        self.peer.begin(incoming_window=incoming_window)
+        self.count = self.transfers = 0
+
     def attaching(self, unsettled: Map | None, **fields: object) -> Attach:
         given = {
             "source": Source(address="q", expiry_policy=self.policy, timeout=self.timeout),

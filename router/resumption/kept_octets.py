@@ -1,0 +1,126 @@
+"""The octets of messages whose receivers may come back without all of them (§2.6.13, §3.4.6).
+
+They are kept from the first frame of a delivery until it is settled, on links that were granted some time, whose
+receiver's map does not say for certain what came whole. If there is no room, the user that has most loses its oldest:
+such a delivery is aborted when its receiver comes back.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from amqpmesh.router.kernel import Budget, SentMessages
+
+if TYPE_CHECKING:
+    from amqpmesh.router.context import Context
+
+#: Octets that each message counts in addition to its payload: for the objects around it.
+_OVERHEAD: Final = 256
+
+#: Once there is no room, so much is freed: a part of the limit.
+_FREED: Final = 8
+
+
+class KeptOctets(SentMessages):
+    """The messages of one link that are kept."""
+
+    __slots__ = ("_parts", "_store", "holder", "messages")
+
+    def __init__(self, store: OctetStore, holder: tuple[str, str]) -> None:
+        """Args: holder: the tenant and the user, or host, for whom they are kept."""
+        self._store = store
+        self.holder = holder
+        #: Whole messages by delivery-tag, the oldest first.
+        self.messages: dict[bytes, bytes] = {}
+        #: The begin of the message that is being sent.
+        self._parts: dict[bytes, bytes] = {}
+
+    def keep(self, tag: bytes, data: bytes, first: bool, more: bool) -> None:
+        """Keep the next payload of a delivery, as `SentMessages.keep` does."""
+        part = b"" if first else self._parts.pop(tag, None)
+        if part is None:
+            return
+        if not first:
+            self._store.count(self, -len(part) - _OVERHEAD)
+        data = part + data
+        if not self._store.takes(len(data)):
+            return
+        (self._parts if more else self.messages)[tag] = data
+        self._store.count(self, len(data) + _OVERHEAD)
+
+    def drop(self, tag: bytes) -> None:
+        """Free what is kept of a delivery, as `SentMessages.drop` does."""
+        data = self.messages.pop(tag, None)
+        if data is None:
+            data = self._parts.pop(tag, None)
+        if data is not None:
+            self._store.count(self, -len(data) - _OVERHEAD)
+
+    @property
+    def oldest(self) -> bytes | None:
+        """The delivery-tag of the oldest message; None: there is none."""
+        return next(iter(self.messages), None) or next(iter(self._parts), None)
+
+
+class OctetStore:
+    """The octets of all links of a router."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._account = Budget(context.budget.limit, context.budget)
+        self._of_holder: dict[tuple[str, str], int] = {}
+        #: The links of each holder for which something is kept, by octets.
+        self._links: dict[tuple[str, str], dict[KeptOctets, int]] = {}
+        #: Messages that were given up for want of room.
+        self.given_up = 0
+
+    @property
+    def octets(self) -> int:
+        """The octets that are kept, in all."""
+        return self._account.used
+
+    def keeping(self, holder: tuple[str, str]) -> KeptOctets | None:
+        """Return the place of the messages of a link; None: none are kept."""
+        limits = self._context.config.resumption
+        return KeptOctets(self, holder) if limits.keep and limits.keep_max else None
+
+    def takes(self, octets: int) -> bool:
+        """Tell whether a message may be kept. Args: octets: of it."""
+        if octets > self._context.config.resumption.keep_max or self._context.memory.is_over(self._account):
+            self.given_up += 1
+            return False
+        return True
+
+    def count(self, kept: KeptOctets, octets: int) -> None:
+        """Count octets that a link keeps now, or (negative) does not keep any more, and make room if there is none."""
+        holder = kept.holder
+        links = self._links.setdefault(holder, {})
+        links[kept] = links.get(kept, 0) + octets
+        self._of_holder[holder] = self._of_holder.get(holder, 0) + octets
+        self._account.add(octets)
+        if not links[kept]:
+            del links[kept]
+            if not links:
+                del self._links[holder], self._of_holder[holder]
+        if octets > 0 and self._account.used > self._context.config.resumption.keep:
+            most = self._context.config.resumption.keep
+            self.make_room(most - most // _FREED)
+
+    def make_room(self, most: int) -> None:
+        """Give up messages of the holders that have most, the oldest first, until at most so many octets are left."""
+        largest = [(-octets, holder) for holder, octets in self._of_holder.items()]
+        heapify(largest)
+        while largest and self._account.used > most:
+            _, holder = heappop(largest)
+            next_largest = -largest[0][0] if largest else 0
+            while holder in self._links:
+                kept = next(iter(self._links[holder]))
+                oldest = kept.oldest
+                assert oldest is not None, "it has octets"
+                kept.drop(oldest)
+                self.given_up += 1
+                if self._account.used <= most or self._of_holder.get(holder, 0) < next_largest:
+                    break
+            if holder in self._of_holder:
+                heappush(largest, (-self._of_holder[holder], holder))

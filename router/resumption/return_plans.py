@@ -1,0 +1,124 @@
+"""The plans for deliveries of receivers that come back: what is known of each, and what our map names."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.attach.reattaching import read_map
+from amqpmesh.router.delivery.permitted import is_outcome, senders_state
+from amqpmesh.router.kernel import Delivery, FastDelivery, FastLeg, sent_tag
+from amqpmesh.router.resumption.sent_deliveries import WHOLE, SentDelivery, Step, Then
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqpmesh.router.amqp.standard.performatives import Attach
+    from amqpmesh.router.model.lasting_sources import SuspendedSource
+    from amqpmesh.router.resumption.kept_octets import KeptOctets
+
+#: Octets of an entry of a map beside its tag and its state.
+_OF_ENTRY: Final = 8
+
+#: A delivery that was sent, as the ledger has it.
+Sent: TypeAlias = Delivery | FastDelivery | FastLeg
+
+
+class Planned(NamedTuple):
+    """A delivery that the map of its receiver was compared with."""
+
+    delivery_id: int
+    """Over the former link; -1: it had none."""
+    tag: bytes
+    step: Step
+
+
+class Resumption(NamedTuple):
+    """A transfer that resumes a delivery."""
+
+    delivery: Delivery
+    state: bytes
+    then: Then
+
+
+class Plan(NamedTuple):
+    """The steps for what a source has unsettled, once its receiver's map was compared."""
+
+    steps: deque[Planned]
+    is_round: bool
+    """One of the maps is incomplete: the link only resumes deliveries, and is then attached again (§2.7.3)."""
+    tells: bool
+    """The receiver's map says something new, or there is nothing to resume: the next round need not wait."""
+
+
+class Return(NamedTuple):
+    """The deliveries of a link that came back: those that are yet to be moved to it, and the transfers that are due."""
+
+    source: SuspendedSource
+    planned: deque[Planned]
+    due: deque[Resumption]
+    plan: Plan
+
+
+def read(attach: Attach) -> dict[bytes, bytes | None]:
+    """Return the states of a receiver's map, encoded. Raises: ProtocolError: as `read_map`."""
+    assert attach.unsettled is not None
+    states = read_map(attach.unsettled)
+    return {tag: None if state is None else encode_composite(state) for tag, state in states.items()}
+
+
+def fitting(planned: Iterable[Planned], room: int) -> set[bytes] | None:
+    """Return the tags of the deliveries that our map names; None: it names all, since it fits.
+
+    Those that were not resumed in the round before come first, then those with an outcome: they settle. What the
+    receiver's map does not name comes last.
+    Args: room: octets for the entries.
+    """
+    entries = [each for each in planned if each.step.state is not None]
+    octets = [_OF_ENTRY + len(each.tag) + len(each.step.state or b"") for each in entries]
+    if sum(octets) <= room:
+        return None
+    named: set[bytes] = set()
+    order = sorted(
+        zip(entries, octets, strict=True),
+        key=lambda each: (
+            each[0].step.then is Then.STAY,
+            each[0].delivery_id >= 0,
+            each[0].step.state == WHOLE,
+        ),
+    )
+    for each, size in order:
+        if size <= room:
+            room -= size
+            named.add(each.tag)
+    return named
+
+
+def put_off(planned: Planned) -> Planned:
+    """Return a delivery that is resumed in a later round; what the receiver's map says of it counts now."""
+    step = planned.step
+    if step.state is None:
+        return planned
+    said = step.said if step.then is Then.RESUME else None
+    return planned._replace(step=Step(Then.STAY, said))
+
+
+def known_of(entry: Sent, default: bytes, keeps: KeptOctets | None, *, second: bool) -> tuple[bytes, SentDelivery]:
+    """Return the tag of a delivery, and what is known here of it.
+
+    Args: default, second: as of `SentDelivery`. keeps: has its message, if that is kept.
+    """
+    if isinstance(entry, FastDelivery | FastLeg):
+        tag = sent_tag(entry)
+        is_kept = keeps is not None and tag in keeps.messages
+        return tag, SentDelivery(True, entry.outcome, None, second, default, is_kept)
+    leg = entry.leg
+    is_kept = keeps is not None and leg is not None and entry.tag in keeps.messages
+    if leg is None:
+        return entry.tag, SentDelivery(entry.complete, None, None, second, default)
+    incoming = leg.relay.incoming
+    stated = None if incoming is None else senders_state(incoming)
+    if not is_outcome(stated):
+        stated = None
+    return entry.tag, SentDelivery(entry.complete, leg.outcome, stated, second, default, is_kept)
