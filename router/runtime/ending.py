@@ -42,7 +42,7 @@ HEARING_TIME: Final = 0.25
 MOVE_TIME: Final = 60.0
 """Seconds for the move of all clients if neither the configuration nor a request has a number."""
 
-OPEN_TIME: Final = 2.0
+OPEN_TIME: Final = 5.0
 """Seconds for the opening of connections that were accepted just before a successor had the listening sockets. Only one
 that is open can be told to connect again.
 """
