@@ -208,6 +208,8 @@ class ReturningReceivers(LastingSources):
         named = None if is_lane else fitting(planned, room)
         is_part = named is not None
         if named is not None:
+            # Those of the last round come last, or those of the round before it would have their turn again.
+            planned = deque(sorted(planned, key=lambda each: each.delivery_id >= 0))
             planned = deque(each if each.tag in named else put_off(each) for each in planned)
         ours = {tag: Extension(step.state) for _, tag, step in planned if step.state is not None}
         tells = not ours or any(

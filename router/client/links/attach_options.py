@@ -53,11 +53,13 @@ class ReceiverOptions:
 
     def attach(self, session: Session, name: str, source: Source, kept: KeptDeliveries | None = None) -> Link:
         """Send the `attach`. Args: kept: of a link that is to be resumed; None: it has no history."""
+        named = None if kept is None else kept.next_map(session.connection.remote_max_frame_size)
         unsettled = {} if kept is None else kept.unsettled()
         link = session.attach(
             Terminus(name, Role.RECEIVER, {**unsettled}),
             source=source,
-            unsettled=None if kept is None else kept.next_map(session.connection.remote_max_frame_size),
+            unsettled=named,
+            incomplete_unsettled=kept is not None and kept.leaves_out,
             offered_capabilities=() if kept is None else (WHOLE_MAP,),
             target=Target(),
             snd_settle_mode=self.snd_settle_mode,

@@ -3,6 +3,9 @@
 The next attach has an unsettled map, which names each of them that has come whole, with its outcome if the program has
 decided (§2.6.13). What the peer has unsettled, too, it resumes without octets (§3.4.6). What the peer's map lacks it
 has settled. If the peer has no map, it knows nothing of them: the decisions are lost, and the messages may come again.
+
+Maps that do not fit into a frame are exchanged in rounds (`incomplete-unsettled`, §2.7.3): the peer resumes what both
+maps name, and detaches. What an incomplete map lacks has its turn in a later round.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ class KeptDeliveries:
         self._kept: dict[bytes, Incoming] = {}
         #: The peer keeps its end of the link, as its last answer says.
         self._is_granted = False
+        #: The tags in our last map, which did not name all if it `leaves_out` some.
+        self._named: tuple[bytes, ...] = ()
+        self.leaves_out = False
 
     def asking(self, source: Source) -> Source:
         """Return a source that asks the peer to keep its end of the link after the loss of the connection (§3.5.3)."""
@@ -83,31 +89,44 @@ class KeptDeliveries:
         return lost
 
     def next_map(self, max_frame_size: int) -> Mapping[bytes, object] | None:
-        """Return the unsettled map of the next attach; None: there is no history, or it does not fit into a frame."""
+        """Return the unsettled map of the next attach; None: there is no history.
+
+        A map that does not fit into a frame `leaves_out` undecided deliveries first: the peer forgets what was decided,
+        so a later map can name the others. An outcome that is too large by itself is told once the delivery is resumed.
+
+        Args: max_frame_size: octets.
+        """
+        self._named, self.leaves_out = (), False
         if not self._is_granted:
             return None
-        octets = _AROUND
-        for tag, each in self._kept.items():
-            octets += _OF_STATE + len(tag) + len(each.kernel.state or b"")
-        if octets > max_frame_size:
-            return None
-        return {
-            tag: Extension(each.kernel.state) if each.is_decided and each.kernel.state is not None else ALL_RECEIVED
-            for tag, each in self._kept.items()
-        }
+        most = room = max_frame_size - _AROUND
+        named: dict[bytes, object] = {}
+        for tag, each in sorted(self._kept.items(), key=lambda kept: not kept[1].is_decided):
+            state = each.kernel.state if each.is_decided else None
+            size = _OF_STATE + len(tag) + len(state or b"")
+            if size > most:
+                state, size = None, _OF_STATE + len(tag)
+            room -= size
+            if room < 0 and named:
+                self.leaves_out = True
+                break
+            named[tag] = ALL_RECEIVED if state is None else Extension(state)
+        self._named = tuple(named)
+        return named
 
     def room(self, max_frame_size: int) -> int:
         """Return the number of deliveries that a map names for certain, whatever their outcomes. Args: octets."""
         return max(1, (max_frame_size - _AROUND) // _OF_ENTRY)
 
     def unsettled(self) -> dict[bytes, Delivery]:
-        """Return the deliveries of the map, for the engine's end of the new link."""
-        return {tag: each.kernel for tag, each in self._kept.items()}
+        """Return the deliveries of the last map, for the engine's end of the new link."""
+        return {tag: self._kept[tag].kernel for tag in self._named}
 
     def compare(self, attach: Attach) -> tuple[list[Incoming], list[Incoming]]:
         """Compare the peer's map with what is kept.
 
-        Returns: the deliveries that the peer has settled, and those of which it knows nothing. The others are resumed.
+        Returns: the deliveries that the peer has settled, and those of which it knows nothing. The others are resumed,
+        now or in a later round: an incomplete map says nothing of what it lacks.
         """
         self._is_granted = isinstance(attach.source, Source) and bool(attach.source.timeout)
         theirs: set[object] | None = None
@@ -117,7 +136,9 @@ class KeptDeliveries:
             theirs = None  # it says nothing that can be relied on
         if theirs is None:
             return [], self.give_up()
-        settled = []
+        settled: list[Incoming] = []
+        if attach.incomplete_unsettled:
+            return settled, []
         for tag in [each for each in self._kept if each not in theirs]:
             each = self._kept.pop(tag)
             each.kernel.settled = each.kernel.remote_settled = True

@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.errors import CommandError, LinkDetachedError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.client.links import kept_deliveries
 from amqpmesh.router.client.receiver import Receiver
-from amqpmesh.router.config.file import RouterConfig
+from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.message.outcomes import ModifiedError, ReleasedError
 from amqpmesh.router.runtime.router import Router
@@ -253,6 +253,45 @@ async def test_it_takes_no_more_than_a_map_can_name(
                     pass
             for call in calls:
                 await call.result()
+    assert router.statistics().is_empty
+
+
+@pytest.mark.parametrize("decided", [0, 25, 60])
+@pytest.mark.parametrize("small", ["theirs", "ours"])
+@pytest.mark.parametrize("mode", ReceiverSettleMode)
+async def test_maps_that_do_not_fit_into_a_frame_are_exchanged_in_rounds(
+    nursery: trio.Nursery, autojump_clock: MockClock, mode: ReceiverSettleMode, small: str, decided: int
+) -> None:
+    """Theirs, which the client's frames limit, or ours, which the router's frames limit."""
+    frame = 512 if small == "theirs" else 2**16
+    listener = None if small == "theirs" else ListenerConfig(url="amqp://127.0.0.1:0", max_frame_size=2048)
+    async with Router(LASTING) as router:
+        roads = Roads(nursery)
+        roads.lead_to(router, listener=listener)
+        async with (
+            roads.connect(reconnect=True, max_frame_size=frame) as connection,
+            connection.receiver("q", resume=600.0, rcv_settle_mode=mode, credit=0) as receiver,
+            router.sender("q") as sender,
+        ):
+            receiver.flow(60)
+            calls = [Call(nursery, sender.send, number) for number in range(60)]
+            came = [await receiver.receive() for _ in calls]
+            await roads.cut()
+            await wait_all_tasks_blocked()
+            for each in came[:decided]:
+                assert each.accept()
+            while sum(call.is_done for call in calls) < decided:
+                await trio.sleep(0.1)
+            assert sum(call.is_done for call in calls) == decided
+            for each in came[decided:]:
+                assert each.accept()
+            for call in calls:
+                await call.result()
+            last = Call(nursery, sender.send, "last")
+            receiver.flow(1)
+            async with await receiver.receive() as message:
+                assert message.body == "last", "none came twice"
+            await last.result()
     assert router.statistics().is_empty
 
 
