@@ -2,7 +2,7 @@
 
 A job writes into directories of its own (`fresh`), and then names them (`publish`). So a reader sees all tables of a
 job as they were before a run, or all as they are after it, and a run that is killed leaves what there was. A directory
-is removed by the publication after the one that replaced it: who has read the file can still read the tables.
+is removed by the job's publication after the one that replaced it: who has read the file can still read the tables.
 
 The file also says from which input a job has made its tables, so that nothing is computed twice. Importing this needs
 neither Spark nor Arrow.
@@ -44,8 +44,9 @@ ABANDONED: Final = 24 * 3600.0
 
 _LOCK: Final = ".published.lock"
 _VERSION: Final = re.compile(r"v\d{1,20}-[0-9a-f]{8}")
-#: Only such directories are removed, whatever the file says.
-_DIRECTORY: Final = re.compile(rf"[a-z]+(/[a-z]+)?/{_VERSION.pattern}(/[a-z]+=[0-9A-Za-z-]+)?")
+_TABLE: Final = re.compile(r"[a-z]+(/[a-z]+)?")
+#: Only such directories are removed, and only below such tables, whatever the file says.
+_DIRECTORY: Final = re.compile(rf"{_TABLE.pattern}/{_VERSION.pattern}(/[a-z]+=[0-9A-Za-z-]+)?")
 _SPARKS: Final = ("part-*.parquet", "_SUCCESS", ".part-*.crc", "._SUCCESS.crc")
 
 Parts = Mapping[str, str]
@@ -125,8 +126,11 @@ def load(out: str) -> Published:
             raise CommandError(f"{where} has format {told['format']!r}, and this program reads {FORMAT}")
         jobs = {str(name): Result(**each) for name, each in told["jobs"].items()}
         published = Published(jobs, tuple(told["replaced"]))
-        named = [each for job in jobs.values() for parts in job.tables.values() for each in parts.values()]
-        for each in (*named, *published.replaced):
+        tables = [(table, parts) for job in jobs.values() for table, parts in job.tables.items()]
+        for table, _ in tables:
+            if not _TABLE.fullmatch(table):
+                raise ValueError(f"no table: {table!r}")
+        for each in (*(each for _, parts in tables for each in parts.values()), *published.replaced):
             if not _DIRECTORY.fullmatch(each):
                 raise ValueError(f"no directory of a table: {each!r}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -150,11 +154,13 @@ def publish(out: str, job: str, result: Result) -> None:
             raise CommandError(f"{job}: another run has removed what this one was to keep: run it again")
         named = {each for parts in result.tables.values() for each in parts.values()}
         old = before.jobs.get(job)
-        gone = [each for parts in old.tables.values() for each in parts.values()] if old is not None else []
-        now = Published({**before.jobs, job: result}, tuple(sorted({*gone} - named)))
+        gone = {each for parts in old.tables.values() for each in parts.values()} if old is not None else set()
+        replaced = {each for each in before.replaced if each.partition("/")[0] == job}
+        others = {*before.replaced} - replaced
+        now = Published({**before.jobs, job: result}, tuple(sorted((gone - named) | others)))
         replace_file(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}))
         kept = {each for other in now.jobs.values() for parts in other.tables.values() for each in parts.values()}
-        for each in {*before.replaced} - kept:
+        for each in replaced - gone - kept:
             shutil.rmtree(place / each, ignore_errors=True)
         for table in result.tables:
             _tidy(place, table, {_version(each) for each in (*kept, *now.replaced)})

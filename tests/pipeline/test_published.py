@@ -60,6 +60,18 @@ def test_tables_are_replaced_together_and_the_old_ones_stay_for_those_who_read_t
     assert len([*(tmp_path / "traffic/matrix").iterdir()]) == 2
 
 
+def test_what_a_job_has_replaced_outlives_the_publications_of_others(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        run(tmp_path, text)
+        (first,) = paths(str(tmp_path), "traffic/matrix") if text == "first" else (first,)
+    for other in ("losses", "latency"):
+        run(tmp_path, "first", other)
+        run(tmp_path, "second", other)
+    assert (Path(first) / "part-0.parquet").read_text() == "first"
+    run(tmp_path, "third")
+    assert not Path(first).exists()
+
+
 def test_what_a_job_told_is_kept(tmp_path: Path) -> None:
     run(tmp_path, "first")
     result = load(str(tmp_path)).jobs["traffic"]
@@ -170,6 +182,16 @@ def test_jobs_that_publish_at_the_same_time_are_all_published(tmp_path: Path) ->
         (
             lambda told: {**told, "jobs": {"traffic": {**told["jobs"]["traffic"], "tables": {"a": {"": ".."}}}}},
             "damage",
+        ),
+        *(
+            (
+                lambda told, table=table: {
+                    **told,
+                    "jobs": {"traffic": {**told["jobs"]["traffic"], "tables": {table: {}}}},
+                },
+                "is damaged .*no table: ",
+            )
+            for table in ("../mine", "/mine", "")
         ),
         (lambda told: [told], "is damaged"),
     ],
