@@ -18,9 +18,12 @@ import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import file_of
 from amqpmesh.pipeline.published import digest
+from amqpmesh.router.telemetry.segments import Name
 
 LIFE: Final = 14
 """Octets at the beginning of a delivery key that name the ingress router and its life; the others are its counter."""
+
+Row = Mapping[str, Any]
 
 Ranges = Mapping[str, tuple[str, str]]
 """For each life of a router, the least and the greatest counter of its deliveries; all of them in hexadecimal."""
@@ -55,10 +58,22 @@ class Increment:
         return sum(each.hops for each in (*self.new, *self.again))
 
 
+def segment_rows(ingested: Path) -> dict[Name, Row]:
+    """Return the rows of the table `segments`, without unreadable ones; such a segment is converted again."""
+    rows = {}
+    for path in sorted((ingested / "segments").glob("*.parquet")):
+        try:
+            (row,) = pq.ParquetFile(path).read().to_pylist()
+            rows[Name(row["router"], row["epoch"], row["segment"])] = row
+        except (pa.ArrowException, OSError, ValueError, KeyError):
+            continue
+    return rows
+
+
 def converted(ingested: str) -> dict[str, Segment]:
     """Return the segments that `ingest` has converted, by name. Args: ingested: its directory, on this machine."""
     place = Path(ingested)
-    rows = [row for path in place.glob("segments/*.parquet") for row in pq.ParquetFile(path).read().to_pylist()]
+    rows = segment_rows(place).values()
     files = {path.name: str(path) for path in place.glob("hops/date=*/recorded_by=*/*.parquet")} if rows else {}
     return {
         row["name"]: Segment(row["name"], digest(row), row["hops"], files.get(file_of(row["name"]))) for row in rows

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema, file_of
 from amqpmesh.pipeline.files import File, Found, find, ordinary
+from amqpmesh.pipeline.increments import Row, segment_rows
 from amqpmesh.pipeline.pruning import pruned
 from amqpmesh.pipeline.published import digest
 from amqpmesh.pipeline.segments import Account, Finding, convert
@@ -48,8 +49,6 @@ LISTING: Final = "listing"
 """The file in `quarantine` for findings outside of segments; it is written again by each run."""
 
 _BINARY_FILE: Final = "path string, modificationTime timestamp, length long, content binary"
-
-Row = Mapping[str, Any]
 
 _TEMPORARY: Final = ".tmp"
 _RESULT: Final = pa.schema([("path", pa.string()), ("problem", pa.string()), ("sentence", pa.string())])
@@ -89,7 +88,7 @@ def prepare(events: Iterable[str], out: str, now: float | None = None) -> Prepar
     for table in TABLES:
         (place / table).mkdir(parents=True, exist_ok=True)
         _sweep(place / table)
-    done = _converted_rows(place)
+    done = segment_rows(place)
     known = {file: name for name, row in done.items() for file in _files(row) if (row["version"] or 0) <= VERSION}
     found = find([ordinary(each) for each in events], place, known, time.time() if now is None else now)
     gone = pruned(place)
@@ -103,7 +102,7 @@ def complete(prepared: Prepared, spark: SparkSession | None) -> Ingested:
     """Convert the new segments. Args: spark: may be None if there are none."""
     place, found, tasks = prepared.place, prepared.found, prepared.tasks
     failures = _convert_all(spark, tasks, place) if spark is not None else []
-    done = _converted_rows(place)
+    done = segment_rows(place)
     listed = found.findings + failures
     _write_listing(place, listed, done)
     told = sorted((path, finding.problem, finding.sentence) for path, finding in listed)
@@ -176,18 +175,6 @@ def _sweep(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - each.stat().st_mtime > STALE:
                 each.unlink()
-
-
-def _converted_rows(place: Path) -> dict[Name, Row]:
-    """Return the rows of `segments`; segments with unreadable rows are converted again."""
-    rows = {}
-    for path in sorted((place / "segments").glob("*.parquet")):
-        try:
-            (row,) = pq.ParquetFile(path).read().to_pylist()
-            rows[Name(row["router"], row["epoch"], row["segment"])] = row
-        except (pa.ArrowException, OSError, ValueError, KeyError):
-            continue
-    return rows
 
 
 def _files(row: Row) -> list[File]:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import PARTITIONED, file_of
 from amqpmesh.pipeline.files import ordinary
+from amqpmesh.pipeline.increments import Row, segment_rows
 from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, hour_name, load, publish, replace_file
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.telemetry.segments import SUFFIX, Name
@@ -72,7 +73,7 @@ def prune(out: str, before: datetime) -> Removed:
     place = ordinary(out) / "ingest"
     if not (place / "segments").is_dir():
         raise CommandError(f"no results of ingest in {out}")
-    rows = _rows(place)
+    rows = segment_rows(place)
     known = pruned(place)
     hour = max(known.hour, int(before.timestamp() // _HOUR))
     lives = dict(known.lives)
@@ -91,15 +92,7 @@ def prune(out: str, before: datetime) -> Removed:
     return Removed(len(gone), _without_hours(out, note))
 
 
-def _rows(place: Path) -> dict[Name, Mapping[str, Any]]:
-    rows: dict[Name, Mapping[str, Any]] = {}
-    for path in place.glob("segments/*.parquet"):
-        for row in pq.ParquetFile(path).read().to_pylist():
-            rows[Name(row["router"], row["epoch"], row["segment"])] = row
-    return rows
-
-
-def _old(rows: Mapping[Name, Mapping[str, Any]], before: int) -> dict[str, int]:
+def _old(rows: Mapping[Name, Row], before: int) -> dict[str, int]:
     """Return for each life the last segment of those at its beginning that were last written before a time, in ns."""
     found: dict[str, int] = {}
     lives: dict[str, list[Name]] = defaultdict(list)

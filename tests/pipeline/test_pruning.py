@@ -144,6 +144,15 @@ def test_a_removal_that_is_killed_is_completed_by_the_next(place: Place, monkeyp
     assert parts(place, "attempts") == [hour_name(FIRST + each) for each in (4, 5)]
 
 
+def test_a_damaged_row_of_a_segment_that_is_gone_keeps_nobody_from_the_others(place: Place) -> None:
+    (row,) = (place.out / "ingest/segments").glob(f"{place.files[5].stem}*")
+    row.write_bytes(row.read_bytes()[:20])
+    place.files[5].unlink()
+    state = load(str(place.out)).jobs["deliveries"].state
+    assert increment(converted(str(place.out / "ingest")), state, 1).is_whole
+    assert prune(str(place.out), at(100)) == Removed(6 + 5, 6)
+
+
 def test_without_deliveries_records_are_removed(place: Place) -> None:
     (place.out / "published.json").unlink()
     assert prune(str(place.out), at(2)) == Removed(4, 0)

@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -305,7 +305,7 @@ class _Running:
         if job.name == "ingest":
             done, is_same = self._ingest(job)
             return Account(job, place, time.monotonic() - began, done, is_same)
-        given = self._digest(job.name, job.version) if job.needs else None
+        given = self._digest(job.name, job.version, self._tables(job.needs)) if job.needs else None
         if (result := self._result(job.name, given)) is not None:
             return Account(job, place, time.monotonic() - began, done_before(result), unchanged=True)
         with self._shown(job.name) as spark:
@@ -319,7 +319,8 @@ class _Running:
         from amqpmesh.pipeline.report import destination, report
 
         self._step += 1
-        given = self._digest(*((each.job.name, each.job.version) for each in accounts))
+        jobs = [each.job for each in accounts]
+        given = self._digest([(each.name, each.version) for each in jobs], self._tables(each.name for each in jobs))
         if exists and self._result(REPORT, given) is not None:
             return str(destination(self._given.out))
         with self._shown(REPORT) as spark:
@@ -328,11 +329,16 @@ class _Running:
             work.publish(REPORT, given or "", Done(0))
         return str(written)
 
-    def _digest(self, *versions: Any) -> str | None:
+    def _digest(self, *more: Any) -> str | None:
         """Return a digest of all that a result is made from; None: it is not known."""
         if self._ingested is None:
             return None
-        return digest(self._ingested, str(self._given.since), str(self._given.until), *versions)
+        return digest(self._ingested, str(self._given.since), str(self._given.until), *more)
+
+    def _tables(self, jobs: Iterable[str]) -> list[Any]:
+        """Return the parts of the tables of some jobs, as they are published now, by whichever run."""
+        published = load(self._given.out).jobs
+        return [(each, published[each].tables) for each in jobs if each in published]
 
     def _result(self, name: str, wanted: str | None) -> Result | None:
         """Return what was published of the same input, if it is still there."""

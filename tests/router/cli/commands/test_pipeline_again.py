@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqpmesh.pipeline.jobs import JOBS, Account, Job
-from amqpmesh.pipeline.published import WHOLE, fresh, paths
+from amqpmesh.pipeline.pruning import Removed, prune
+from amqpmesh.pipeline.published import WHOLE, Result, fresh, hour_name, load, paths, publish
 from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.known_traffic import Known
 from tests.support.processes.router_thread import Command
@@ -121,11 +124,7 @@ def test_what_is_new_is_computed(mesh: Mesh, run: Run, how: str) -> None:
         shutil.rmtree(paths(str(mesh.out), "deliveries")[0])
     else:
         more = ["--anew"]
-    found = run(*more)
-    if how == "a lost table":
-        assert found["ran"] == ["deliveries"]
-    else:
-        assert found["ran"] == NEW
+    assert run(*more)["ran"] == NEW
     assert run(*(each for each in more if each != "--anew"))["ran"] == []
 
 
@@ -133,6 +132,51 @@ def test_a_job_of_another_version_is_made_again(mesh: Mesh, run: Run, monkeypatc
     run()
     monkeypatch.setitem(JOBS, "traffic", Job("traffic", "?", ("ingest", "deliveries"), version=2))  # type: ignore[arg-type]
     assert run()["ran"] == ["traffic", "report"]
+
+
+def test_what_reads_tables_that_are_made_again_is_made_again(
+    mesh: Mesh, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    monkeypatch.setitem(JOBS, "deliveries", Job("deliveries", "?", ("ingest",), version=2))  # type: ignore[arg-type]
+    assert run()["ran"] == NEW
+
+
+def test_what_was_made_from_the_tables_of_another_run_is_made_again(
+    mesh: Mesh, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary = mesh.job
+
+    def job(name: str) -> Callable[[Work], Done]:
+        if name != "traffic":
+            return ordinary(name)
+
+        def between(work: Work) -> Done:
+            other = Work(work.spark, work.events, work.out)
+            other.publish("deliveries", "of less", ordinary("deliveries")(other))
+            return ordinary(name)(work)
+
+        return between
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mesh, "job", job)
+        run()
+    assert run()["ran"] == NEW
+    assert run()["ran"] == []
+
+
+def test_what_was_made_of_hours_that_are_pruned_is_made_again(mesh: Mesh, run: Run) -> None:
+    ordinary = mesh.job
+    run()
+    work = Work(mesh.start(), (), str(mesh.out))  # type: ignore[arg-type]
+    done = ordinary("deliveries")(work)
+    ((_, directory),) = work.written["deliveries"].items()
+    before = load(str(mesh.out)).jobs["deliveries"]
+    hours = {hour_name(0): directory, **before.tables["deliveries"]}
+    publish(str(mesh.out), "deliveries", Result(before.input, asdict(done), {"deliveries": hours}))
+    run()
+    assert prune(str(mesh.out), datetime(1970, 1, 2, tzinfo=UTC)) == Removed(0, 1)
+    assert run()["ran"] == NEW
 
 
 def test_a_report_is_made_again_if_it_is_gone_and_a_job_by_itself_makes_none(mesh: Mesh, run: Run) -> None:
