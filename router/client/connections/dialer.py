@@ -32,7 +32,7 @@ from amqpmesh.router.model.redirects import redirect_of
 log = event_log.EventLog("amqpmesh.client")
 
 LET_IN_AGAIN: Final = 30.0
-"""Seconds for which a place that accepted a login, and now refuses it, is asked again."""
+"""Seconds for which a place that accepted a login, and now refuses it each time that it answers, is asked again."""
 
 
 class Dialer(LinkManager):
@@ -253,6 +253,8 @@ class Dialer(LinkManager):
                 self._chain = self._next
                 continue
             lasted = was_open and trio.current_time() - began >= LASTING
+            if self._was_let_in(place) and not isinstance(error, SaslError):
+                self._refused_since = None
             # A peer that has forced the connection closed wants the client elsewhere.
             position = 0 if lasted and not _is_forced(error) else (position + 1) % len(self._places)
             failures = 0 if lasted else failures
@@ -273,13 +275,15 @@ class Dialer(LinkManager):
 
         A broker that starts again may accept connections before it knows its users.
         """
-        let_in = self._let_in is not None and place.is_same(self._let_in)
-        if self._backoff is None or not isinstance(error, SaslError) or not let_in:
+        if self._backoff is None or not isinstance(error, SaslError) or not self._was_let_in(place):
             return False
         now = trio.current_time()
         if self._refused_since is None:
             self._refused_since = now
         return now - self._refused_since < LET_IN_AGAIN
+
+    def _was_let_in(self, place: PeerAddress) -> bool:
+        return self._let_in is not None and place.is_same(self._let_in)
 
     def _tasks_started(self, tasks: ConnectionTasks) -> None:
         self._tasks = tasks

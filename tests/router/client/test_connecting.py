@@ -351,6 +351,33 @@ async def test_a_login_that_was_accepted_before_is_tried_again_for_a_while(
                 assert abs(refused[-1] - refused[0] - LET_IN_AGAIN) < 4.0  # pauses are random
 
 
+async def test_a_broker_that_was_down_between_two_refusals_has_all_the_time_again(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    roads = Roads(nursery)
+    refused: list[float] = []
+    async with Router() as router:
+
+        async def serve(stream: trio.abc.Stream) -> None:
+            if len(roads.tries) == 1 or (refused and trio.current_time() - refused[0] > 2 * LET_IN_AGAIN + 10.0):
+                await router.serve_stream(stream)
+            else:
+                refused.append(trio.current_time())
+                await refuse(stream, SaslCode.AUTH)
+
+        roads.lead_to(serve)
+        async with roads.connect(reconnect=Backoff(longest=2.0)) as connection:
+            await roads.cut()
+            while not refused:
+                await trio.sleep(0.01)
+            roads.close()
+            await trio.sleep(2 * LET_IN_AGAIN)
+            assert refused[-1] - refused[0] < LET_IN_AGAIN
+            roads.lead_to(serve)
+            async with connection.receiver("q"):
+                assert refused[-1] - refused[0] > 2 * LET_IN_AGAIN - 1.0
+
+
 async def test_a_certificate_that_is_not_believed_is_final(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     trustme = pytest.importorskip("trustme")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
