@@ -7,8 +7,11 @@ if these overlap, whatever the clocks say, and however long ago one of them was 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +95,8 @@ def increment(segments: Mapping[str, Segment], before: Mapping[str, Any], versio
     new = [each for name, each in segments.items() if is_whole or name not in known]
     found = {each.name: ranges(each.path) if each.path else {} for each in new}
     state = {} if is_whole else dict(known)
-    again = [] if is_whole else [segments[name] for name, told in known.items() if _meet(told[1], found.values())]
+    spans = {} if is_whole else _spans(found.values())
+    again = [segments[name] for name, told in known.items() if _meet(told[1], spans)] if spans else []
     state.update((each.name, [each.digest, found[each.name]]) for each in new)
     return Increment(new, again, is_whole, {"version": version, "segments": state})
 
@@ -111,10 +115,28 @@ def ranges(path: str) -> Ranges:
     return told
 
 
-def _meet(known: Ranges, new: Iterable[Ranges]) -> bool:
-    for each in new:
-        for life in known.keys() & each.keys():
-            (low, high), (least, greatest) = known[life], each[life]
-            if low <= greatest and least <= high:
-                return True
+def _spans(many: Iterable[Ranges]) -> dict[str, list[tuple[str, str]]]:
+    """Return the deliveries of several files: for each life, ranges in order, which have nothing in common."""
+    lives: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for each in many:
+        for life, (least, greatest) in each.items():
+            lives[life].append((least, greatest))
+    spans: dict[str, list[tuple[str, str]]] = {}
+    for life, found in lives.items():
+        joined = spans[life] = []
+        for least, greatest in sorted(found):
+            if joined and least <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(greatest, joined[-1][1])
+            else:
+                joined.append((least, greatest))
+    return spans
+
+
+def _meet(known: Ranges, spans: Mapping[str, list[tuple[str, str]]]) -> bool:
+    """Tell if a file has some of these deliveries. Its cost does not depend on how many files they are of."""
+    for life, (low, high) in known.items():
+        found = spans.get(life, ())
+        at = bisect_right(found, high, key=itemgetter(0))
+        if at and found[at - 1][1] >= low:
+            return True
     return False

@@ -72,10 +72,14 @@ class Ingested:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Segments that were found, before any is converted. Args: tasks: the conversions to be made, for executors."""
+    """Segments that were found, before any is converted.
+
+    Args: done: the rows of those that were converted before. tasks: the conversions to be made, for executors.
+    """
 
     place: Path
     found: Found
+    done: Mapping[Name, Row]
     tasks: list[dict[str, Any]]
 
 
@@ -95,14 +99,14 @@ def prepare(events: Iterable[str], out: str, now: float | None = None) -> Prepar
     for name in [each for each in found.segments if gone.has(each)]:
         del found.segments[name]
     new = {name: files for name, files in found.segments.items() if not known.keys() >= set(files)}
-    return Prepared(place, found, [_task(name, files, done.get(name)) for name, files in new.items()])
+    return Prepared(place, found, done, [_task(name, files, done.get(name)) for name, files in new.items()])
 
 
 def complete(prepared: Prepared, spark: SparkSession | None) -> Ingested:
     """Convert the new segments. Args: spark: may be None if there are none."""
     place, found, tasks = prepared.place, prepared.found, prepared.tasks
     failures = _convert_all(spark, tasks, place) if spark is not None else []
-    done = segment_rows(place)
+    done = segment_rows(place) if tasks else prepared.done  # a file for each segment: reading them takes long
     listed = found.findings + failures
     _write_listing(place, listed, done)
     told = sorted((path, finding.problem, finding.sentence) for path, finding in listed)

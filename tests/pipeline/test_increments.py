@@ -135,7 +135,18 @@ def test_all_records_of_a_delivery_are_read_together_in_whatever_order_they_come
         new = {key for name in names(step.new) for key in keys[name]}
         needed = {name for name in read_before if keys[name] & new}
         assert needed <= {*names(step.again)} <= read_before
+        assert {*names(step.again)} == {name for name in read_before if _meets(segments[name], step.new)}
 
 
 def _keys(segment: Segment) -> set[bytes]:
     return {*pq.read_table(segment.path, columns=["key"])["key"].to_pylist()} if segment.path else set()
+
+
+def _meets(known: Segment, new: list[Segment]) -> bool:
+    """Tell if the counters of a segment overlap those of one of several, for some life of a router."""
+    first, *others = [ranges(each.path) if each.path else {} for each in (known, *new)]
+    return any(
+        first[life][0] <= each[life][1] and each[life][0] <= first[life][1]
+        for each in others
+        for life in first.keys() & each.keys()
+    )

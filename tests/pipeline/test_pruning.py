@@ -111,7 +111,7 @@ def test_new_segments_are_converted_as_before(place: Place) -> None:
 
 
 def test_a_segment_that_was_written_to_late_keeps_those_behind_it(place: Place) -> None:
-    os.utime(place.files[2])
+    os.utime(place.files[2], ((FIRST + 100) * 3600,) * 2)
     place.convert()
     removed = prune(str(place.out), at(6))
     assert removed == Removed(6 + 2, 6)  # of the other router all; of this one, the first two

@@ -212,7 +212,7 @@ def test_what_is_pruned_is_not_made_again(mesh: Mesh, run: Run, command: Command
     for each in mesh.events.rglob("*.events"):
         os.utime(each, (0, 0))
     run()
-    assert command(*arguments, "--keep", "90d").out == "removed 2 segments, and 0 hours of deliveries\n"
+    assert command(*arguments, "--keep", "1h").out == "removed 2 segments, and 0 hours of deliveries\n"
     figures = run()["told"]["jobs"][0]["figures"]
     assert (figures["converted"], figures["hops"]) == (0, 0)
 
