@@ -84,7 +84,7 @@ def pair(start_shared_router, policy):
     a = start_shared_router(ROUTER.format(id="A", policy=policy, tenant="audit") + connector)
     for router, other in ((a, "B"), (b, "A")):
         command = [sys.executable, "-m", "amqpmesh", "status", other, "--url", router.urls[2]]
-        give_up_at = monotonic() + 20
+        give_up_at = monotonic() + 120
         while subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, check=False).returncode:
             assert monotonic() < give_up_at, "the routers do not find each other"
     return a, b

@@ -56,7 +56,7 @@ distribution = "multicast"
 def await_each_other(url, router):
     """Wait until the router at a URL knows another one: before that, it does not find addresses there."""
     command = [sys.executable, "-m", "amqpmesh", "status", router, "--url", url]
-    give_up_at = monotonic() + 20
+    give_up_at = monotonic() + 120
     while subprocess.run(command, cwd=ROOT, timeout=120, capture_output=True, check=False).returncode:
         assert monotonic() < give_up_at, "the routers do not find each other"
 
