@@ -60,7 +60,7 @@ def pruned(ingested: Path) -> Pruned:
         return Pruned(int(told["hour"]), {str(life): int(number) for life, number in told["lives"].items()})
     except FileNotFoundError:
         return Pruned()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CommandError(f"{ingested / FILE} cannot be read: {error}") from None
 
 

@@ -126,6 +126,9 @@ def load(out: str) -> Published:
             raise CommandError(f"{where} has format {told['format']!r}, and this program reads {FORMAT}")
         jobs = {str(name): Result(**each) for name, each in told["jobs"].items()}
         published = Published(jobs, tuple(told["replaced"]))
+        for job in jobs.values():
+            if not (isinstance(job.done, dict) and isinstance(job.state, dict)):
+                raise ValueError("no result of a job")
         tables = [(table, parts) for job in jobs.values() for table, parts in job.tables.items()]
         for table, _ in tables:
             if not _TABLE.fullmatch(table):
@@ -133,7 +136,7 @@ def load(out: str) -> Published:
         for each in (*(each for _, parts in tables for each in parts.values()), *published.replaced):
             if not _DIRECTORY.fullmatch(each):
                 raise ValueError(f"no directory of a table: {each!r}")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CommandError(f"{where} is damaged ({error}): remove it, and run the jobs again") from None
     return published
 

@@ -193,6 +193,13 @@ def test_jobs_that_publish_at_the_same_time_are_all_published(tmp_path: Path) ->
             )
             for table in ("../mine", "/mine", "")
         ),
+        *(
+            (
+                lambda told, name=name: {**told, "jobs": {"traffic": {**told["jobs"]["traffic"], name: []}}},
+                "is damaged",
+            )
+            for name in ("done", "state")
+        ),
         (lambda told: [told], "is damaged"),
     ],
 )
@@ -215,6 +222,9 @@ def test_half_a_file_is_damaged(tmp_path: Path) -> None:
     run(tmp_path, "first")
     (tmp_path / FILE).write_text((tmp_path / FILE).read_text()[:-9])
     with pytest.raises(CommandError, match=r"published\.json is damaged \(.*\): remove it, and run the jobs again"):
+        load(str(tmp_path))
+    (tmp_path / FILE).write_text("[" * 200_000)
+    with pytest.raises(CommandError, match="is damaged"):
         load(str(tmp_path))
 
 
