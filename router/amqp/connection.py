@@ -59,7 +59,6 @@ class Connection:
         "__weakref__",
         "_closed_told",
         "_events",
-        "_is_deaf",
         "_liveness",
         "_opening",
         "_reader",
@@ -70,6 +69,7 @@ class Connection:
         "flow_state",
         "hostname",
         "in_full",
+        "is_deaf",
         "negotiation",
         "remote",
         "settings",
@@ -106,8 +106,8 @@ class Connection:
         #: `open` is to be sent as soon as the layers below are agreed on.
         self._opening = False
         self._closed_told = False
-        #: The stream has lost its frame boundaries: its bytes are dropped.
-        self._is_deaf = False
+        #: Input is dropped: it has lost its frame boundaries, or our `close` was not answered in time.
+        self.is_deaf = False
         negotiation.start()
         self._send_negotiation()
 
@@ -200,7 +200,7 @@ class Connection:
         reader, flow_state = self._reader, self.flow_state
         flow_state.waits_for = None
         if not flow_state.is_open or self._events or flow_state.pending_disposition is not None:
-            if not (self.finished or self._is_deaf):
+            if not (self.finished or self.is_deaf):
                 reader.feed(data)
             return False
         if reader.relay_next(data, flow_state):
@@ -221,12 +221,12 @@ class Connection:
         events: Iterable[Event]
         flow_state, reader, negotiation = self.flow_state, self._reader, self.negotiation
         has_stopped = not data and flow_state.pending_disposition is None  # `relay` did, at the next frame
-        if data and not (self.finished or self._is_deaf):
+        if data and not (self.finished or self.is_deaf):
             reader.feed(data)
         while True:
             while self._events:
                 yield self._events.pop(0)
-            if self.finished or self._is_deaf or self._waiting:
+            if self.finished or self.is_deaf or self._waiting:
                 return
             try:
                 if not negotiation.in_frames:
@@ -312,7 +312,7 @@ class Connection:
         if due is Due.HEARTBEAT:
             self.probe(now)
         elif due is Due.CLOSE_LATE:
-            events += self._end(None, by_peer=False)
+            self.is_deaf, events = True, events + self._end(None, by_peer=False)
         elif due is not Due.NOTHING:
             reason = self._liveness.reason(due)
             events += self._fail(ProtocolError(Scope.CONNECTION, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, reason))
@@ -441,7 +441,7 @@ class Connection:
         self.close(amqp_error)
         if error.condition is ConnectionCondition.FRAMING_ERROR:
             # The begin of the next frame is uncertain: the rest of the stream is not read.
-            self._is_deaf = True
+            self.is_deaf = True
         return self._tell_closed(amqp_error, by_peer=False)
 
     def _end(self, error: Error | None, *, by_peer: bool) -> tuple[Event, ...]:

@@ -126,7 +126,8 @@ class AcceptedTransport(PolledTransport):
         self._stop_polling()
         self._stop_writing()
         self._clear_unread()
-        is_unanswered = self._lingers or self._record.engine.state in CLOSING
+        engine = self._record.engine
+        is_unanswered = engine.is_deaf or engine.state in CLOSING
         self._driver.lost(self._record)
         # A socket that is held may be another worker's, too, whose close would then reset it.
         if self._is_dropped and is_unanswered and not self._is_held and self._tcp is not None:

@@ -10,11 +10,13 @@ import trio
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Close, Disposition, Transfer
+from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.io.streams import UNACKNOWLEDGED
 from amqpmesh.router.runtime import accepted, poller
 from amqpmesh.router.runtime.accepted import AcceptedTransport
 from amqpmesh.router.runtime.driver import TURNS
 from amqpmesh.router.runtime.router import Router
+from tests.support.peers.scripted import begun
 from tests.support.peers.scripted_stream import connect, credit
 
 pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
@@ -68,7 +70,7 @@ async def test_a_crowd_whose_sockets_end_at_once_leaves_the_others_their_turns()
 
 
 async def test_a_peer_that_never_ends_its_stream_is_cut_off_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "LINGER", 0.05)
+    monkeypatch.setattr(poller, "LINGER", 0.5)
     async with Router(listeners=[LOOPBACK]) as router:
         peer = await connect(router)
         await peer.open()
@@ -103,6 +105,29 @@ async def test_a_peer_that_does_not_answer_the_close_of_a_router_that_ends_is_re
     assert asking.poll(60_000), "the end of the router's direction alone would not be reported"
     assert (await deaf.expect(Disposition)).state == Accepted()
     assert (await deaf.expect(Close)).error is not None
+
+
+@pytest.mark.skipif(UNACKNOWLEDGED is None, reason="this system does not tell what is acknowledged")
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_peer_that_keeps_its_stream_open_is_reset_unless_it_has_answered(
+    answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller, "LINGER", 0.05)
+    monkeypatch.setattr(accepted, "SILENCE", 0.0)
+    async with Router(listeners=[ListenerConfig(url=LOOPBACK, close_time_out=0.05)]) as router:
+        peer = await connect(router)
+        await peer.open()
+        await peer.write(Close() if answers else begun(9))  # it answers a `begin` that nobody has sent
+        await peer.expect(Close)
+        await peer.expect_end()
+        with trio.fail_after(60):
+            while router.listeners[0].connections:
+                await trio.lowlevel.checkpoint()
+        assert isinstance(peer.stream, trio.SocketStream)
+        asking = select.poll()
+        asking.register(peer.stream.socket, 0)
+        assert bool(asking.poll(0 if answers else 60_000)) is not answers
+        await peer.stream.aclose()
 
 
 async def test_a_peer_that_had_no_time_for_an_answer_is_not_reset(monkeypatch: pytest.MonkeyPatch) -> None:
