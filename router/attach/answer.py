@@ -29,6 +29,7 @@ from amqpmesh.router.attach.reattaching import (
     in_common,
     is_incomplete,
     is_known,
+    room_of_map,
     settle_rest,
     states,
 )
@@ -303,13 +304,14 @@ class Attaching:
             pool = node.pool
         is_resumed = attach.unsettled is not None and (kept is not None or is_known(record, endpoint))
         both, rest = in_common(context, record, endpoint, attach, kept)
-        named = fitting(endpoint, attach, both)
+        room = room_of_map(endpoint, attach)
+        named = fitting(both, room)
         is_part = len(named) < len(both)
         is_round = is_resumed and (is_part or is_incomplete(attach))
         if is_round:
             pool = FixedCredit(0)  # for what is resumed alone
         # Without a terminus that remembers them nothing is known of the sender's deliveries, which only null says.
-        unsettled = states(named) if is_resumed else None
+        unsettled = states(named, room) if is_resumed else None
         if attach.unsettled and not is_resumed:
             context.termini.counts.in_doubt += len(attach.unsettled)
         grant = self._grant(record, endpoint, target, node, kept)
@@ -344,7 +346,7 @@ class Attaching:
             limit_rates(context, incoming, record.rights)
             check_user_ids(incoming, record.rights)
         if is_round:
-            tells = any(is_outcome(told_outcome(each)) for each in named.values())
+            tells = not both or any(is_outcome(told_outcome(each)) for each in named.values())
             Round(context, self.rounds, incoming, named, tells=tells)
         elif node is not None:
             node.incoming = with_item(node.incoming, incoming)

@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
+from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import disposition_received, receiver_gone
 from amqpmesh.router.kernel import (
@@ -31,7 +32,6 @@ from amqpmesh.router.kernel import (
     take_up,
     told_outcome,
 )
-from amqpmesh.router.memory.retained import size_of_attach
 from amqpmesh.router.message.outcomes import ALL_RECEIVED
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 #: Octets of an attach beside its names, its addresses and its map; and of an entry beside its tag and its outcome.
-_AROUND: Final = 200
+_AROUND: Final = 197
 _OF_WHOLE: Final = 20
 
 #: Entries of a sender's map that are read at once: many milliseconds. A map with more counts as incomplete.
@@ -125,28 +125,52 @@ def settle_rest(context: Context, deliveries: Mapping[bytes, Unsettled], kept: S
             yield
 
 
-def states(deliveries: Mapping[bytes, Unsettled]) -> dict[bytes, DeliveryState]:
-    """Return the states of deliveries in our attach: the outcome, or `received` with all of the delivery."""
+def states(deliveries: Mapping[bytes, Unsettled], room: int | None = None) -> dict[bytes, DeliveryState]:
+    """Return the states of deliveries in our attach: the outcome, or `received` with all of the delivery.
+
+    Args: room: octets for the entries; None: it is enough. An outcome that is too large by itself is told once its
+        delivery is resumed.
+    """
     found: dict[bytes, DeliveryState] = {}
     for tag, entry in deliveries.items():
         state = told_outcome(entry)
-        found[tag] = Extension(state) if state is not None and is_outcome(state) else ALL_RECEIVED
+        is_told = state is not None and is_outcome(state) and (room is None or _octets(tag, state) <= room)
+        found[tag] = Extension(state) if is_told and state is not None else ALL_RECEIVED
     return found
 
 
-def fitting(endpoint: Link, attach: Attach, deliveries: Mapping[bytes, Unsettled]) -> dict[bytes, Unsettled]:
-    """Return the deliveries that an attach can name in a frame of the peer: those with an outcome first."""
-    room = endpoint.session.connection.remote_max_frame_size - _AROUND - size_of_attach(attach)
+def room_of_map(endpoint: Link, attach: Attach) -> int:
+    """Return the octets that the entries of our map may take, if the answer to an attach has to fit into a frame."""
+    octets = _AROUND + len(attach.name.encode())
+    for terminus in (attach.source, attach.target):
+        if isinstance(terminus, Source | Target):
+            octets += len((terminus.address or "").encode())
+    if isinstance(attach.source, Source):
+        if attach.source.default_outcome is not None:
+            octets += len(encode_composite(attach.source.default_outcome))
+        octets += sum(2 + len(each) for each in attach.source.outcomes or ())
+    return endpoint.session.connection.remote_max_frame_size - octets
+
+
+def fitting(deliveries: Mapping[bytes, Unsettled], room: int) -> dict[bytes, Unsettled]:
+    """Return the deliveries that our map can name: those with an outcome first. Args: room: octets for the entries."""
     found: dict[bytes, Unsettled] = {}
+    most = room
     for with_outcome in (True, False):
         for tag, entry in deliveries.items():
             state = told_outcome(entry)
             if is_outcome(state) is with_outcome:
-                octets = len(tag) + _OF_WHOLE + (0 if state is None else len(state))
+                octets = _octets(tag, state)
+                if octets > most:
+                    octets = _octets(tag, None)  # as in `states`
                 if octets <= room:
                     room -= octets
                     found[tag] = entry
     return found
+
+
+def _octets(tag: bytes, state: bytes | None) -> int:
+    return len(tag) + _OF_WHOLE + (0 if state is None else len(state))
 
 
 def bring(

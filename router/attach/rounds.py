@@ -39,16 +39,19 @@ class Round:
         *,
         tells: bool,
     ) -> None:
-        """Args: rounds: those of the router, by link. named: the tags in our map. tells: it has an outcome."""
+        """Args: rounds: those of the router, by link. named: the tags in our map. tells: it has an outcome, or there is
+        nothing to name."""
         self._context = context
         self._rounds = rounds
         rounds[link] = self
         self._left = set(named)
-        self._pause = 0.0 if tells or not self._left else PAUSE
+        self._pause = 0.0 if tells else PAUSE
         self._link = link
         link.endpoint.resumes_only = True
         if self._left:
             context.schedule(context.now + ROUND_TIME, self._end)
+        elif self._pause:  # not one entry fits into a frame
+            context.schedule(context.now + self._pause, self._end)
         else:
             context.chores.put_off(self._end_soon())
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
+from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.attach.reattaching import read_map
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
 from amqpmesh.router.kernel import Delivery, FastDelivery, FastLeg, sent_tag
@@ -77,7 +78,7 @@ def fitting(planned: Iterable[Planned], room: int) -> set[bytes] | None:
     """
     entries = [each for each in planned if each.step.state is not None]
     octets = [_OF_ENTRY + len(each.tag) + len(each.step.state or b"") for each in entries]
-    if sum(octets) <= room:
+    if not entries or sum(octets) <= room:
         return None
     named: set[bytes] = set()
     order = sorted(
@@ -93,6 +94,21 @@ def fitting(planned: Iterable[Planned], room: int) -> set[bytes] | None:
             room -= size
             named.add(each.tag)
     return named
+
+
+def shortened(planned: Planned, room: int) -> Planned:
+    """Return a delivery whose state in our map leaves room for its entry: a long outcome without its details, or none.
+
+    Args: room: octets for all entries.
+    """
+    state = planned.step.state
+    octets = _OF_ENTRY + len(planned.tag)
+    if state is None or octets + len(state) <= room:
+        return planned
+    short = short_state(state)
+    if short is None or octets + len(short) > room:
+        short = WHOLE
+    return planned._replace(step=planned.step._replace(state=short))
 
 
 def put_off(planned: Planned) -> Planned:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import ProtocolError
+from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
-from amqpmesh.router.attach.reattaching import is_incomplete
+from amqpmesh.router.attach.reattaching import is_incomplete, room_of_map
 from amqpmesh.router.attach.rounds import PAUSE
 from amqpmesh.router.delivery.left_unsettled import end_all
 from amqpmesh.router.delivery.lifetime import finish, leg_sent
@@ -32,7 +33,6 @@ from amqpmesh.router.kernel import (
     left_in_second,
     parked_ids,
 )
-from amqpmesh.router.memory.retained import size_of_attach
 from amqpmesh.router.model.lasting_sources import LastingSources, OurMap
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.resumption.kept_octets import KeptOctets, OctetStore
@@ -45,6 +45,7 @@ from amqpmesh.router.resumption.return_plans import (
     known_of,
     put_off,
     read,
+    shortened,
 )
 from amqpmesh.router.resumption.sent_deliveries import NULL, WHOLE, ReceiversMap, Step, Then, decide
 
@@ -59,9 +60,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.lasting_sources import SuspendedSource
     from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.resumption.return_plans import Sent
-
-#: Octets of an attach beside its names, its addresses and its map.
-_AROUND: Final = 200
 
 #: Deliveries that one step moves.
 _AT_ONCE: Final = 50
@@ -204,15 +202,19 @@ class ReturningReceivers(LastingSources):
             for tag, state in theirs.items():
                 if tag not in compared:
                     planned.append(Planned(-1, tag, Step(Then.RESUME, None, state or WHOLE)))
-        room = endpoint.session.connection.remote_max_frame_size - _AROUND - size_of_attach(attach)
-        named = None if is_lane else fitting(planned, room)
+        named = None
+        if not is_lane:
+            room = room_of_map(endpoint, attach)
+            planned = deque(shortened(each, room) for each in planned)
+            named = fitting(planned, room)
         is_part = named is not None
         if named is not None:
             # Those of the last round come last, or those of the round before it would have their turn again.
             planned = deque(sorted(planned, key=lambda each: each.delivery_id >= 0))
             planned = deque(each if each.tag in named else put_off(each) for each in planned)
         ours = {tag: Extension(step.state) for _, tag, step in planned if step.state is not None}
-        tells = not ours or any(
+        is_empty = named is None and not ours
+        tells = is_empty or any(
             each.step.said is not None or each.step.then in (Then.ABORT, Then.SEND) for each in planned
         )
         self._plans[source] = Plan(planned, not is_lane and (is_part or not complete), tells)
@@ -302,7 +304,9 @@ class ReturningReceivers(LastingSources):
                 counts.resumed_again += 1
             elif step.then is Then.RESUME:
                 counts.resumed_outcomes += 1
-                counts.restated += is_outcome(theirs.get(tag)) and theirs.get(tag) != step.state
+                said = theirs.get(tag)
+                if said is not None and is_outcome(said) and said != step.state:
+                    counts.restated += short_state(said) != step.state
 
     def _entries(self, source: SuspendedSource) -> Iterator[tuple[int, Sent]]:
         """Yield the unsettled deliveries of a source with their ids, in the order in which they have left."""

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Received, Rejected, Released
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach
@@ -238,4 +238,71 @@ def test_a_link_whose_time_is_not_granted_any_more_ends_with_its_round() -> None
     r.lose()
     assert r.suspended == 0
     assert [each.outcome for each in r.sent] == [Accepted()] + [FAILED] * (COUNT - 1)
+    r.finish()
+
+
+LONG = Rejected(error=Error(condition=AmqpCondition.NOT_ALLOWED, description="x" * 2000))
+
+
+def test_an_outcome_that_fits_into_no_frame_is_named_without_its_details() -> None:
+    r = Roaming(sent=SECOND)
+    (of,) = r.send()
+    tag = r.tag()
+    r.lose()
+    r.begin_small()
+    r.came.clear()
+    answer = r.attach({tag: LONG})
+    assert not answer.incomplete_unsettled, "or rounds would never end"
+    (state,) = as_map(answer).values()
+    assert isinstance(state, Rejected)
+    assert of.outcome == LONG
+    assert [each.delivery_tag for each in r.resumed] == [tag]
+    assert r.network.core.context.termini.counts.restated == 0
+    of.dispose(None, settled=True)
+    new = r.producer.send(r.sender, message("new"))
+    (came,) = r.take()
+    assert came.payload == message("new")
+    r.say(1, Accepted(), settled=True)
+    assert new.outcome == Accepted()
+    new.dispose(None, settled=True)
+    r.finish()
+
+
+@pytest.mark.parametrize("length", [400, 600])
+def test_our_map_leaves_room_for_the_names_of_the_link(length: int) -> None:
+    r = Roaming(network=Network(AddressConfig(pattern="q", max_unsettled=1000)), name="n" * length)
+    r.send(COUNT)
+    tags = [r.tag(number) for number in range(COUNT)]
+    r.lose()
+    r.begin_small()
+    r.peer.write(r.attaching(dict.fromkeys(tags, ALL)))
+    (answer,) = [each.performative for each in r.peer.hear()]
+    assert isinstance(answer, Attach), "it fits into a frame"
+    assert answer.incomplete_unsettled
+    assert as_map(answer)
+    r.finish()
+
+
+def test_where_not_one_entry_fits_rounds_do_not_follow_at_once() -> None:
+    r = Roaming(name="n" * 815)
+    (of,) = r.send()
+    tag = r.tag()
+    r.lose()
+    r.begin_small()
+    r.peer.write(r.attaching({tag: ALL}))
+    (answer,) = [each.performative for each in r.peer.hear()]
+    assert isinstance(answer, Attach)
+    assert answer.incomplete_unsettled
+    r.peer.write(flow(handle=0, next_incoming_id=0, delivery_count=0, link_credit=1))
+    assert r.peer.hear() == []
+    r.network.advance(0.3)
+    assert not r.peer.expect(Detach).closed
+    r.peer.write(Detach(handle=0))
+    assert of.said == []
+    assert as_map(r.attach({tag: Accepted()}, credit=0)) == {}
+    assert of.outcome == Accepted(), "it is heard at once"
+    r.peer.write(Detach(handle=0))
+    answer = r.attach({})
+    assert not answer.incomplete_unsettled, "nothing is left to be named"
+    r.send()
     r.finish()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Rejected
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Disposition
 from amqpmesh.router.config.address import AddressConfig
 from tests.router.resumption.test_returning_senders import SECOND, WHOLE, Roaming, as_map, tag
@@ -241,4 +241,26 @@ def test_a_malformed_map_is_refused_and_the_target_is_kept(octets: bytes) -> Non
     arrival.accept()
     r.network.run()
     assert as_map(r.attach({tag(0): None})) == {tag(0): Accepted()}
+    r.finish()
+
+
+@pytest.mark.parametrize("rcv", ReceiverSettleMode)
+def test_an_outcome_that_fits_into_no_frame_is_told_once_its_delivery_is_resumed(rcv: ReceiverSettleMode) -> None:
+    r = Small(1, rcv)
+    error = Error(condition=AmqpCondition.NOT_ALLOWED, description="x" * 2000)
+    r.arrivals[0].dispose(Rejected(error=error), settled=False)
+    r.network.run()
+    r.begin()
+    answer = r.attach(r.left)
+    assert not answer.incomplete_unsettled, "or rounds would never end"
+    assert as_map(answer) == dict.fromkeys(r.left, WHOLE)
+    r.resume(r.next, of=0)
+    (said,) = r.heard()
+    assert isinstance(said.state, Rejected)
+    assert said.state.error is not None
+    assert said.state.error.condition == AmqpCondition.NOT_ALLOWED
+    if rcv is SECOND:
+        r.peer.write(Disposition(role=Role.SENDER, first=said.first, settled=True))
+    assert r.network.relays == 0
+    r.lose()
     r.finish()

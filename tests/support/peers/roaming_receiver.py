@@ -32,8 +32,12 @@ class RoamingReceiver:
         timeout: int = 30,
         network: Network | None = None,
         reliable: bool = True,
+        name: str = "q",
     ) -> None:
-        """Args: rcv: of the receiver's link. sent: of the sender's. reliable: the receiver's map can be relied on."""
+        """Args: rcv: of the receiver's link. sent: of the sender's. reliable: the receiver's map can be relied on.
+        name: of the receiver's link.
+        """
+        self.name = name
         self.network = network or Network()
         self.rcv, self.policy, self.timeout, self.reliable = rcv, policy, timeout, reliable
         self.producer = self.network.client("producer")
@@ -66,7 +70,7 @@ class RoamingReceiver:
             "offered_capabilities": RELIABLE if self.reliable else (),
             **fields,
         }
-        return attached(Role.RECEIVER, "q", **given)
+        return attached(Role.RECEIVER, "q", name=self.name, **given)
 
     def attach(self, unsettled: Map | None, *, credit: int = 100, **fields: object) -> Attach:
         """Attach the link, and give credit. Returns: the answer."""
