@@ -97,6 +97,8 @@ class ResumedLanes:
         self._config = context.config.mesh
         #: The connections to each neighbour, oldest first.
         self._ways: dict[str, list[Neighbour]] = {}
+        #: The neighbours whose process is gone, most likely, until there is a connection again.
+        self._gone: set[str] = set()
 
     @property
     def _is_on(self) -> bool:
@@ -109,6 +111,7 @@ class ResumedLanes:
         if not self._is_on:
             return
         self._ways.setdefault(neighbour.router, []).append(neighbour)
+        self._gone.discard(neighbour.router)
         for each in self._kept(neighbour.router):
             self._context.termini.give_time(each, self._seconds(each.link, lives=True))
         self._ask_soon(neighbour.router)
@@ -118,12 +121,13 @@ class ResumedLanes:
         if not self._is_on or record.role != "mesh":
             return
         router = record.peer.container_id
-        left = [each for each in self._ways.get(router, ()) if each.record is not record]
+        ways = self._ways.get(router, ())
+        left = [each for each in ways if each.record is not record]
         if left:
             self._ways[router] = left
         else:
             self._ways.pop(router, None)
-        lives = _may_live(record) or bool(left)
+        lives = bool(left) or (_may_live(record) and router not in self._gone)
         links: Iterable[IncomingLink | OutgoingLink] = (*record.outgoing, *record.incoming, *record.detached_unsettled)
         kept = 0
         for link in links:
@@ -133,9 +137,15 @@ class ResumedLanes:
         if kept:
             seconds = self._config.resume if lives and self._config is not None else GONE_TIME
             self._context.log.info("lanes kept", router=router, connection=record.number, count=kept, seconds=seconds)
-        for source in self._kept(router):
-            if isinstance(source, SuspendedSource) and source.asked is not None and source.asked.connection is record:
-                self._context.termini.give_time(source, self._seconds(source.link, lives=lives))
+        is_gone = len(ways) > len(left) and not lives
+        if is_gone:
+            self._gone.add(router)  # connections for the lanes of one tenant are closed next
+        for each in self._kept(router):
+            asked = each.asked if isinstance(each, SuspendedSource) else None
+            # Those of another connection, which was lost a moment before this one, are waited for no longer.
+            is_long = each.expires is None or each.expires > self._context.now + GONE_TIME
+            if (asked is not None and asked.connection is record) or (is_long and is_gone):
+                self._context.termini.give_time(each, self._seconds(each.link, lives=lives))
         if left:
             self._ask_soon(router)
 

@@ -243,6 +243,17 @@ def test_when_a_process_is_gone_its_neighbours_hear_so_within_a_second() -> None
     assert story.heard() == [Modified(delivery_failed=True)] * 3
 
 
+def test_when_a_process_with_several_connections_is_gone_its_neighbours_hear_so_within_a_second() -> None:
+    story = Story(number=0)
+    story.world.join("A", "B")
+    story.world.advance(1.0)
+    story.sent = [story.producer.send(story.link) for _ in range(3)]
+    story.world.run()
+    story.world.kill("B")  # of each connection but the last, another one is left for a moment
+    story.world.advance(1.0)
+    assert story.heard() == [Modified(delivery_failed=True)] * 3
+
+
 def test_a_neighbour_that_has_begun_anew_knows_nothing() -> None:
     story = Story()
     story.world.kill("B")

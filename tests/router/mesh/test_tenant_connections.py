@@ -29,8 +29,8 @@ LOST = Modified(delivery_failed=True)
 class Contending(Tenants):
     """A mesh in which `polite` and `flood` have connections of their own on each edge; `rest` has none."""
 
-    def __init__(self, routers: str = "AB") -> None:
-        self.mesh = World(routers, [], mesh=MeshConfig(insecure=True))
+    def __init__(self, routers: str = "AB", resume: int = 0) -> None:
+        self.mesh = World(routers, [], mesh=MeshConfig(insecure=True, resume=resume))
         self.change(policy(polite="", flood="weight = 2.0", rest=""))
         self.wires: dict[tuple[str, str], Wire] = {}
         for one, two in pairwise(routers):
@@ -245,3 +245,33 @@ def test_a_silent_one_is_given_up_after_the_hold_time() -> None:
     assert not any(record.lost for _, record in wire.ends)
     world.advance(1.7)
     assert all(record.lost for _, record in wire.ends)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["it is lost first", "it is lost last"])
+def test_with_lanes_that_are_kept_a_process_that_is_gone_is_heard_of_within_a_second(*, is_first: bool) -> None:
+    mesh = Contending(resume=10)
+    pair = Pair(mesh, "polite")
+    sent = [pair.send() for _ in range(3)]
+    mesh.rest()
+    assert mesh.lanes("polite") == 1
+    mesh.mesh.wires.sort(key=lambda wire: (wire is mesh.wires["AB", "polite"]) is not is_first)
+    mesh.mesh.kill("B")
+    mesh.mesh.advance(1.0)
+    assert [each.outcome for each in sent] == [LOST] * 3
+
+
+@pytest.mark.parametrize("lost", [("polite",), ("",), ("polite", "")])
+def test_lanes_that_are_kept_go_on_over_any_connection_to_the_neighbour(lost: tuple[str, ...]) -> None:
+    mesh = Contending(resume=10)
+    pair = Pair(mesh, "polite")
+    sent = [pair.send() for _ in range(3)]
+    mesh.rest()
+    mesh.mesh.cut(*(mesh.wires["AB", tenant] for tenant in lost))
+    mesh.mesh.advance(0.5)
+    for tenant in ("polite", "flood", ""):
+        if (mesh.wires["AB", tenant]) not in mesh.mesh.wires:
+            mesh.join("A", "B", tenant)
+    mesh.mesh.advance(0.5)
+    assert [each.outcome for each in sent] == [None] * 3
+    assert pair.received() == 3
+    assert [each.outcome for each in sent] == [Accepted()] * 3
