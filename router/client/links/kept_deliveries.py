@@ -50,6 +50,8 @@ class KeptDeliveries:
         #: The tags in our last map, which did not name all if it `leaves_out` some.
         self._named: tuple[bytes, ...] = ()
         self.leaves_out = False
+        #: A map was incomplete: deliveries are only resumed, until the link is attached again (§2.7.3).
+        self.is_round = False
 
     def asking(self, source: Source) -> Source:
         """Return a source that asks the peer to keep its end of the link after the loss of the connection (§3.5.3)."""
@@ -129,6 +131,7 @@ class KeptDeliveries:
         now or in a later round: an incomplete map says nothing of what it lacks.
         """
         self._is_granted = isinstance(attach.source, Source) and bool(attach.source.timeout)
+        self.is_round = attach.incomplete_unsettled or self.leaves_out
         theirs: set[object] | None = None
         try:
             theirs = None if attach.unsettled is None else {tag for tag, _ in attach.unsettled.items()}

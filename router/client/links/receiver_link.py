@@ -258,9 +258,10 @@ class ReceiverLink(CreditingLink):
 
     async def _finish(self, *, clean: bool) -> None:
         """Stop the credit, release deliveries that are not taken, and fail those that are taken and not decided."""
-        if clean and self._kept is not None and not self.is_attached and self._kept.has_outcomes:
-            with trio.move_on_after(self._kept.seconds):
-                while not (self.is_attached or self.is_over):
+        kept = self._kept
+        if clean and kept is not None:
+            with trio.move_on_after(kept.seconds):
+                while kept.has_outcomes and not self.is_over and (kept.is_round or not self.is_attached):
                     await self._change.wait()
         with trio.move_on_after(ANSWER_TIME, shield=True):
             while self._expected and self.is_attached:

@@ -233,6 +233,27 @@ async def test_decisions_are_told_before_the_program_leaves(nursery: trio.Nurser
     assert router.statistics().is_empty
 
 
+@pytest.mark.parametrize("mode", ReceiverSettleMode)
+async def test_decisions_that_several_maps_tell_are_told_before_the_program_leaves(
+    nursery: trio.Nursery, autojump_clock: MockClock, mode: ReceiverSettleMode
+) -> None:
+    async with Router(LASTING) as router:
+        roads = Roads(nursery)
+        roads.lead_to(router, listener=ListenerConfig(url="amqp://127.0.0.1:0", max_frame_size=2048))
+        async with router.sender("q") as sender, roads.connect(reconnect=True) as connection:
+            async with connection.receiver("q", resume=60.0, rcv_settle_mode=mode, credit=0) as receiver:
+                receiver.flow(60)
+                calls = [Call(nursery, sender.send, number) for number in range(60)]
+                came = [await receiver.receive() for _ in calls]
+                await roads.cut()
+                await wait_all_tasks_blocked()
+                for each in came:
+                    assert each.accept()
+            for call in calls:
+                await call.result()
+    assert router.statistics().is_empty
+
+
 async def test_it_takes_no_more_than_a_map_can_name(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
