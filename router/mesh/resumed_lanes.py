@@ -31,6 +31,7 @@ from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
 from amqpmesh.router.kernel import told_outcome
 from amqpmesh.router.mesh.neighbour import LIVES
+from amqpmesh.router.message.outcomes import ALL_RECEIVED
 from amqpmesh.router.model.lasting_sources import SuspendedSource
 from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
@@ -59,6 +60,10 @@ _MESH: Final = "$mesh"
 #: Octets of an attach beside its name, its address and its map; of an entry beside its tag and its state.
 _AROUND: Final = 300
 _OF_ENTRY: Final = 8
+
+#: Octets of a tag and an outcome that a map names; a longer outcome is told once its delivery is resumed. Else a few of
+#: them would fill the frame, and all that is on the lane would be in doubt.
+_LONG: Final = 128
 
 
 def lane_target(lane: str, seconds: int) -> Target:
@@ -216,7 +221,8 @@ class ResumedLanes:
         assert self._config is not None
         ours = context.termini.sources.lane_map(source)
         octets = _AROUND + len(source.key[4]) + len(lane.target) + len(context.id)
-        octets += sum(_OF_ENTRY + len(tag) + len(state) for tag, state in ours.items())
+        named = {tag: Extension(state) if len(state) <= _LONG else ALL_RECEIVED for tag, state in ours.items()}
+        octets += sum(_OF_ENTRY + len(tag) + min(len(state), _LONG) for tag, state in ours.items())
         if octets > record.engine.remote_max_frame_size:
             context.termini.end(source, "its unsettled map does not fit into a frame")
             return
@@ -226,7 +232,7 @@ class ResumedLanes:
                 source=Source(address=context.id),
                 target=lane_target(lane.target, self._config.resume),
                 rcv_settle_mode=_SECOND,
-                unsettled={tag: Extension(state) for tag, state in ours.items()},
+                unsettled=named,
                 offered_capabilities=(WHOLE_MAP,),
             )
         except CommandError as error:
@@ -300,7 +306,7 @@ class ResumedLanes:
             source=attach.source,
             target=lane_target(lane.target, seconds),
             rcv_settle_mode=_SECOND,
-            unsettled=states(both),
+            unsettled=states(both, _LONG),
             offered_capabilities=(WHOLE_MAP,),
         )
         pool = FixedCredit(0)  # for what is resumed alone
@@ -341,5 +347,5 @@ def _may_live(record: ConnectionRecord) -> bool:
 def _fits(endpoint: Receiver, lane: str, deliveries: dict[bytes, Unsettled]) -> bool:
     octets = _AROUND + len(endpoint.name) + len(lane)
     for tag, entry in deliveries.items():
-        octets += _OF_ENTRY + len(tag) + max(len(told_outcome(entry) or b""), 16)
+        octets += _OF_ENTRY + len(tag) + min(max(len(told_outcome(entry) or b""), 16), _LONG)
     return octets <= endpoint.session.connection.remote_max_frame_size

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
-from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Released
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.config.file import AddressConfig
 from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, Accounts, FrayedWire
 from tests.support.worlds.meshes import INSECURE, World
@@ -138,6 +138,30 @@ def test_of_mode_first_only_what_was_on_the_connection_is_in_doubt() -> None:
     assert story.heard() == [ACCEPTED, Modified(delivery_failed=True), None]
     came[2].accept()
     assert story.heard() == [ACCEPTED, Modified(delivery_failed=True), ACCEPTED]
+    story.world.leave()
+
+
+@pytest.mark.parametrize("settles_later", [False, True])
+@pytest.mark.parametrize("mode", [FIRST, SECOND])
+def test_long_outcomes_are_heard_though_no_frame_has_them_all(mode: ReceiverSettleMode, *, settles_later: bool) -> None:
+    story = Story(mode, number=30)
+    rejected = Rejected(error=Error(condition=AmqpCondition.NOT_ALLOWED, description="x" * 4000))
+    came = story.consumer.take(30)
+    if settles_later:  # the first router knows them
+        for each in came:
+            each.dispose(rejected, settled=False)
+        story.world.run()
+    story.cut("A", "B")
+    if not settles_later:
+        for each in came:
+            each.dispose(rejected, settled=False)
+        story.world.run()
+    story.join("A", "B")
+    assert story.heard() == [rejected] * 30
+    for sent in story.sent:
+        if not sent.delivery.settled:
+            sent.dispose(None, settled=True)
+    story.world.advance(LATE)
     story.world.leave()
 
 
