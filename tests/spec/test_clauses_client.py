@@ -15,13 +15,15 @@ from amqpmesh.router.amqp.errors import CommandError, SaslError
 from amqpmesh.router.amqp.events import ConnectionOpened
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
-from amqpmesh.router.amqp.standard.definitions import Role
-from amqpmesh.router.amqp.standard.messaging import AmqpSequence, AmqpValue, Data, Source
-from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Open
+from amqpmesh.router.amqp.standard.conditions import LinkCondition
+from amqpmesh.router.amqp.standard.definitions import Error, Role
+from amqpmesh.router.amqp.standard.messaging import AmqpSequence, AmqpValue, Data, Source, Target
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Open, Transfer
 from amqpmesh.router.amqp.standard.sections import decode_sections
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.config.users import Users
-from tests.support.peers.scripted_stream import AMQP, Peer, begun
+from tests.support.peers.library_client import Host, Roads
+from tests.support.peers.scripted_stream import AMQP, Peer, begun, credit
 
 NAME = "router.example"
 
@@ -147,3 +149,47 @@ def test_a_content_encoding_goes_with_octets_and_is_never_identity() -> None:
     for value in ("text", None, [1], AmqpValue(value=b"..."), AmqpSequence(value=[])):
         with pytest.raises(CommandError, match="content_encoding"):
             Message(value, content_encoding="gzip").encode()
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_a_link_that_is_resumed_after_an_error_has_a_map(
+    nursery: trio.Nursery, autojump_clock: MockClock, role: Role
+) -> None:
+    roads = Roads(nursery)
+    attaches: list[Attach] = []
+    is_done = trio.Event()
+
+    async def serve_client(stream: trio.abc.Stream) -> None:
+        host = Host(stream)
+        await host.open()
+        await host.begin()
+        lasting = {"source": Source(address="q", timeout=60), "target": Target(address="q", timeout=60)}
+        attaches.append(await host.attach(**lasting))
+        if role is Role.SENDER:
+            await host.write(credit(1), channel=host.channel)
+            await host.expect(Transfer)
+        forced = Error(condition=LinkCondition.DETACH_FORCED)
+        await host.write(Detach(handle=0, error=forced), channel=host.channel)
+        await host.expect(Detach)
+        await host.expect(End)  # the client begins another session for it
+        await host.write(End(), channel=host.channel)
+        await host.begin()
+        attaches.append(await host.expect(Attach))
+        is_done.set()
+
+    roads.lead_to(serve_client)
+    with trio.CancelScope() as scope:
+        async with roads.connect(reconnect=True, mechanisms=(), idle_time_out=None) as connection:
+            if role is Role.SENDER:
+                async with connection.sender("q", resume=60.0) as sender, trio.open_nursery() as sending:
+                    sending.start_soon(sender.send, "hello")
+                    await is_done.wait()
+                    scope.cancel()
+            else:
+                async with connection.receiver("q", resume=60.0):
+                    await is_done.wait()
+                    scope.cancel()
+    first, second = attaches
+    assert first.unsettled is None, "there is no history"
+    assert second.unsettled is not None
+    assert len(dict(second.unsettled.items())) == (role is Role.SENDER)
