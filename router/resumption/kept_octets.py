@@ -58,9 +58,9 @@ class KeptOctets(SentMessages):
             self._store.count(self, -len(data) - _OVERHEAD)
 
     @property
-    def oldest(self) -> bytes | None:
-        """The delivery-tag of the oldest message; None: there is none."""
-        return next(iter(self.messages), None) or next(iter(self._parts), None)
+    def tags(self) -> list[bytes]:
+        """The delivery-tags, those of whole messages first, the oldest first."""
+        return [*self.messages, *self._parts]
 
 
 class OctetStore:
@@ -114,13 +114,16 @@ class OctetStore:
         while largest and self._account.used > most:
             _, holder = heappop(largest)
             next_largest = -largest[0][0] if largest else 0
-            while holder in self._links:
-                kept = next(iter(self._links[holder]))
-                oldest = kept.oldest
-                assert oldest is not None, "it has octets"
-                kept.drop(oldest)
-                self.given_up += 1
-                if self._account.used <= most or self._of_holder.get(holder, 0) < next_largest:
-                    break
+            while holder in self._links and not self._give_up(next(iter(self._links[holder])), most, next_largest):
+                pass
             if holder in self._of_holder:
                 heappush(largest, (-self._of_holder[holder], holder))
+
+    def _give_up(self, kept: KeptOctets, most: int, next_largest: int) -> bool:
+        """Give up messages of one link. Returns: whether that is enough, and not: the link has none left."""
+        for tag in kept.tags:
+            kept.drop(tag)
+            self.given_up += 1
+            if self._account.used <= most or self._of_holder.get(kept.holder, 0) < next_largest:
+                return True
+        return False
