@@ -80,7 +80,7 @@ def prune(out: str, before: datetime) -> Removed:
     for life, number in _old(rows, hour * _HOUR * 1_000_000_000).items():
         lives[life] = max(number, lives.get(life, number))
     note = Pruned(hour, lives)
-    replace_file(place / FILE, json.dumps({"hour": hour, "lives": lives}))
+    replace_file(place / FILE, json.dumps({"hour": hour, "lives": lives}).encode())
     gone = [name for name in rows if note.has(name)]
     for name in gone:
         file = file_of(name.file(""))

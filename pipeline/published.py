@@ -161,7 +161,7 @@ def publish(out: str, job: str, result: Result) -> None:
         replaced = {each for each in before.replaced if each.partition("/")[0] == job}
         others = {*before.replaced} - replaced
         now = Published({**before.jobs, job: result}, tuple(sorted((gone - named) | others)))
-        replace_file(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}))
+        replace_file(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}).encode())
         kept = {each for other in now.jobs.values() for parts in other.tables.values() for each in parts.values()}
         for each in replaced - gone - kept:
             shutil.rmtree(place / each, ignore_errors=True)
@@ -211,12 +211,13 @@ def _locked(place: Path) -> Iterator[None]:
         yield
 
 
-def replace_file(target: Path, text: str) -> None:
-    """Replace a file at once. Raises: OSError."""
+def replace_file(target: Path, data: bytes) -> None:
+    """Write a file completely, or keep the earlier one; make its folder. Raises: OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(temporary, "wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)

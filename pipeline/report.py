@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 from matplotlib.figure import Figure
 
@@ -18,6 +17,7 @@ from amqpmesh.pipeline.jobs import Account
 from amqpmesh.pipeline.mesh_picture import BUSIEST
 from amqpmesh.pipeline.page import Report, Section, Shown, Told, page
 from amqpmesh.pipeline.pictures import Percentiles
+from amqpmesh.pipeline.published import replace_file
 from amqpmesh.pipeline.summaries import Basis
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
@@ -49,19 +49,8 @@ def report(work: Work, accounts: Sequence[Account]) -> Path:
     """
     target = destination(work.out)
     told = page(_report(work, accounts, target.parent / PICTURES))
-    _write(target, told.encode())
+    replace_file(target, told.encode())
     return target
-
-
-def _write(target: Path, data: bytes) -> None:
-    """Write a file completely, or keep the earlier one. Raises: OSError."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid4().hex}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
@@ -78,7 +67,7 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
                 file.unlink(missing_ok=True)
                 continue
             data = png(figure)
-            _write(file, data)
+            replace_file(file, data)
             shown.append(Shown(each.name, each.caption, each.alt, data))
         answer = ANSWERS.get(name, _plain)(work, account.done)
         summary = f"{account.job.summary[:1].upper()}{account.job.summary[1:]}"
