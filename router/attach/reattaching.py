@@ -134,8 +134,10 @@ def states(deliveries: Mapping[bytes, Unsettled], room: int | None = None) -> di
     found: dict[bytes, DeliveryState] = {}
     for tag, entry in deliveries.items():
         state = told_outcome(entry)
-        is_told = state is not None and is_outcome(state) and (room is None or _octets(tag, state) <= room)
-        found[tag] = Extension(state) if is_told and state is not None else ALL_RECEIVED
+        if state is None or not is_outcome(state) or (room is not None and _octets(tag, state) > room):
+            found[tag] = ALL_RECEIVED
+        else:
+            found[tag] = Extension(state)
     return found
 
 
