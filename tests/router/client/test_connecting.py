@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import ssl
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -21,7 +22,7 @@ from amqpmesh.router.client.connections.dialer import LET_IN_AGAIN
 from amqpmesh.router.client.connections.identity import OPEN_TIME
 from amqpmesh.router.io.dialing import Backoff
 from amqpmesh.router.runtime.router import Router
-from tests.support.peers.library_client import URL, Host, Roads, enter
+from tests.support.peers.library_client import URL, Host, Roads, Serve, enter
 from tests.support.peers.scripted import SASL, frame
 
 A, B, C = (f"amqp://{name}.example:5672" for name in "abc")
@@ -323,6 +324,19 @@ async def test_a_peer_that_cannot_tell_now_is_asked_again(nursery: trio.Nursery,
             await enter(roads.connect())
 
 
+def letting_in_again(roads: Roads, router: Router, refused: list[float], is_up: Callable[[], bool]) -> Serve:
+    """Return a broker that lets in the first client, and the others once it `is_up`. Args: refused: gets the times."""
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        if len(roads.tries) == 1 or (refused and is_up()):
+            await router.serve_stream(stream)
+        else:
+            refused.append(trio.current_time())
+            await refuse(stream, SaslCode.AUTH)
+
+    return serve
+
+
 @pytest.mark.parametrize("refusals", [4, 1000])
 async def test_a_login_that_was_accepted_before_is_tried_again_for_a_while(
     refusals: int, nursery: trio.Nursery, autojump_clock: MockClock
@@ -331,15 +345,7 @@ async def test_a_login_that_was_accepted_before_is_tried_again_for_a_while(
     roads = Roads(nursery)
     refused: list[float] = []
     async with Router() as router:
-
-        async def serve(stream: trio.abc.Stream) -> None:
-            if len(roads.tries) == 1 or len(refused) == refusals:
-                await router.serve_stream(stream)
-            else:
-                refused.append(trio.current_time())
-                await refuse(stream, SaslCode.AUTH)
-
-        roads.lead_to(serve)
+        roads.lead_to(letting_in_again(roads, router, refused, lambda: len(refused) == refusals))
         async with roads.connect(reconnect=Backoff(longest=2.0)) as connection:
             await roads.cut()
             if refusals == 4:
@@ -357,14 +363,9 @@ async def test_a_broker_that_was_down_between_two_refusals_has_all_the_time_agai
     roads = Roads(nursery)
     refused: list[float] = []
     async with Router() as router:
-
-        async def serve(stream: trio.abc.Stream) -> None:
-            if len(roads.tries) == 1 or (refused and trio.current_time() - refused[0] > 2 * LET_IN_AGAIN + 10.0):
-                await router.serve_stream(stream)
-            else:
-                refused.append(trio.current_time())
-                await refuse(stream, SaslCode.AUTH)
-
+        serve = letting_in_again(
+            roads, router, refused, lambda: trio.current_time() - refused[0] > 2 * LET_IN_AGAIN + 10.0
+        )
         roads.lead_to(serve)
         async with roads.connect(reconnect=Backoff(longest=2.0)) as connection:
             await roads.cut()

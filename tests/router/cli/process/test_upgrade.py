@@ -111,6 +111,13 @@ def site(daemon: StartDaemon, tmp_path: Path) -> Site:
     return Site(daemon("a.toml", TMPDIR=str(tmp_path / "run")))
 
 
+@pytest.fixture
+def workers(daemon: StartDaemon, tmp_path: Path) -> Site:
+    """Return a router with two workers."""
+    (tmp_path / "a.toml").write_text(CONFIG)
+    return Site(daemon("a.toml", "--workers", "2"))
+
+
 async def ends(site: Site, pid: int, tmp_path: Path) -> None:
     """End the router by its last process, and assert that nothing is left."""
     os.kill(pid, signal.SIGTERM)
@@ -403,9 +410,8 @@ async def test_all_workers_are_upgraded_together(daemon: StartDaemon, tmp_path: 
     assert " ERROR " not in log
 
 
-async def test_a_worker_that_dies_beside_a_successor_is_not_started_again(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(CONFIG)
-    site = Site(daemon("a.toml", "--workers", "2"))
+async def test_a_worker_that_dies_beside_a_successor_is_not_started_again(workers: Site) -> None:
+    site = workers
     holding = [await site.holding(name) for name in "abcd"]  # at both workers, likely
     site.daemon.send(signal.SIGUSR2)
     site.pid()
@@ -426,10 +432,9 @@ async def test_a_worker_that_dies_beside_a_successor_is_not_started_again(daemon
 
 
 async def test_workers_that_die_before_the_successor_is_ready_are_started_again_and_upgraded(
-    daemon: StartDaemon, tmp_path: Path
+    workers: Site, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.toml").write_text(CONFIG)
-    site = Site(daemon("a.toml", "--workers", "2"))
+    site = workers
     held = Held(tmp_path)
     site.daemon.send(signal.SIGUSR2)
     started(site)
@@ -447,10 +452,9 @@ async def test_workers_that_die_before_the_successor_is_ready_are_started_again_
 
 
 async def test_a_supervisor_that_is_killed_before_its_successor_is_ready_is_upgraded(
-    daemon: StartDaemon, tmp_path: Path
+    workers: Site, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.toml").write_text(CONFIG)
-    site = Site(daemon("a.toml", "--workers", "2"))
+    site = workers
     held = Held(tmp_path)
     site.daemon.send(signal.SIGUSR2)
     started(site)
@@ -464,11 +468,8 @@ async def test_a_supervisor_that_is_killed_before_its_successor_is_ready_is_upgr
     assert site.daemon.ended() == -signal.SIGKILL
 
 
-async def test_a_new_supervisor_that_is_killed_leaves_the_workers_as_they_were(
-    daemon: StartDaemon, tmp_path: Path
-) -> None:
-    (tmp_path / "a.toml").write_text(CONFIG)
-    site = Site(daemon("a.toml", "--workers", "2"))
+async def test_a_new_supervisor_that_is_killed_leaves_the_workers_as_they_were(workers: Site) -> None:
+    site = workers
     sender, receiver, transfer = await site.holding()
     site.daemon.send(signal.SIGUSR2)
     pid = site.pid()
