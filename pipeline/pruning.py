@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from amqpmesh.pipeline.events import PARTITIONED, file_of
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.increments import Row, segment_rows
-from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, hour_name, load, publish, replace_file
+from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, hour_name, is_there, load, publish, replace_file
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.telemetry.segments import SUFFIX, Name
 
@@ -112,7 +112,7 @@ def _without_hours(out: str, note: Pruned) -> int:
     result = load(out).jobs.get("deliveries")
     first = hour_name(note.hour)
     gone = {part for parts in result.tables.values() for part in parts if _is_before(part, first)} if result else set()
-    if result is None or not gone:
+    if result is None or not gone or not is_there(out, result):  # the next run makes anew what was removed by hand
         return 0
     kept = {
         table: {part: each for part, each in parts.items() if part not in gone} or _nothing(out, table, parts)
@@ -130,12 +130,17 @@ def _without_hours(out: str, note: Pruned) -> int:
 
 
 def _nothing(out: str, table: str, parts: Parts) -> Parts:
-    """Return the parts of a table without rows, whose columns are those that it had."""
+    """Return the parts of a table without rows, whose columns are those that it had.
+
+    Raises: CommandError: somebody has removed its files.
+    """
     place = ordinary(out)
-    file = next(path for each in parts.values() for path in sorted((place / each).glob("*.parquet")))
+    files = [path for each in parts.values() for path in sorted((place / each).glob("*.parquet"))]
+    if not files:
+        raise CommandError(f"{place / table} has no files any more: run the job deliveries again, with --anew")
     directory = fresh(table)
     (place / directory).mkdir(parents=True)
-    pq.write_table(pq.read_schema(file).empty_table(), place / directory / "part-0.parquet")
+    pq.write_table(pq.read_schema(files[0]).empty_table(), place / directory / "part-0.parquet")
     return {WHOLE: directory}
 
 

@@ -18,7 +18,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -127,8 +127,9 @@ def load(out: str) -> Published:
         jobs = {str(name): Result(**each) for name, each in told["jobs"].items()}
         published = Published(jobs, tuple(told["replaced"]))
         for job in jobs.values():
-            if not (isinstance(job.done, dict) and isinstance(job.state, dict)):
+            if not isinstance(job.state, dict):
                 raise ValueError("no result of a job")
+            done_before(job)
         tables = [(table, parts) for job in jobs.values() for table, parts in job.tables.items()]
         for table, _ in tables:
             if not _TABLE.fullmatch(table):
@@ -144,6 +145,7 @@ def load(out: str) -> Published:
 def publish(out: str, job: str, result: Result) -> None:
     """Name the tables of a job, all at once; remove what the publication before has replaced.
 
+    All files of new tables are on the disk before the file names them.
     Raises: CommandError: `out` is no path of this machine, or a directory is gone; and as `load`. OSError: the file
         cannot be written.
     """
@@ -160,17 +162,24 @@ def publish(out: str, job: str, result: Result) -> None:
         gone = {each for parts in old.tables.values() for each in parts.values()} if old is not None else set()
         replaced = {each for each in before.replaced if each.partition("/")[0] == job}
         others = {*before.replaced} - replaced
-        now = Published({**before.jobs, job: result}, tuple(sorted((gone - named) | others)))
-        replace_file(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}).encode())
-        kept = {each for other in now.jobs.values() for parts in other.tables.values() for each in parts.values()}
+        jobs = {**before.jobs, job: result}
+        kept = {each for other in jobs.values() for parts in other.tables.values() for each in parts.values()}
+        # Before the file forgets them: what a run that is killed has not removed, the next one removes.
         for each in replaced - gone - kept:
             shutil.rmtree(place / each, ignore_errors=True)
+        for each in sorted(named - gone):
+            _flush(place, each)
+        now = Published(jobs, tuple(sorted((gone - named) | others)))
+        replace_file(place / FILE, json.dumps({"format": FORMAT, **asdict(now)}).encode())
         for table in result.tables:
             _tidy(place, table, {_version(each) for each in (*kept, *now.replaced)})
 
 
 def done_before(result: Result) -> Done:
-    """Return what a job told when it published a result."""
+    """Return what a job told when it published a result.
+
+    Raises: KeyError, TypeError: something is missing; `load` returns no such result.
+    """
     from amqpmesh.pipeline.work import Done, Table
 
     told = dict(result.done)
@@ -184,6 +193,27 @@ def is_there(out: str, result: Result) -> bool:
 
     place = ordinary(out)
     return all((place / each).is_dir() for parts in result.tables.values() for each in parts.values())
+
+
+def _flush(place: Path, directory: str) -> None:
+    """Have the files of a table's directory, and their names, written to the disk. Raises: OSError."""
+    folder = place / directory
+    for each in (*folder.iterdir(), folder):
+        _sync(each)
+    for outer in folder.parents:
+        _sync(outer)
+        if outer == place:
+            return
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or the names in a directory, written to the disk. Raises: OSError."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError) if path.is_dir() else nullcontext():  # not all network file systems can do directories
+            os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _text(out: str) -> str | None:
@@ -221,6 +251,7 @@ def replace_file(target: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)
+        _sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -158,6 +158,18 @@ def test_without_deliveries_records_are_removed(place: Place) -> None:
     assert prune(str(place.out), at(2)) == Removed(4, 0)
 
 
+def test_tables_that_were_removed_by_hand_are_left_to_the_next_run_or_told(place: Place) -> None:
+    (quarantine,) = (load(str(place.out)).parts("deliveries/quarantine") or {}).values()
+    (place.out / quarantine / "part-0.parquet").unlink()
+    with pytest.raises(CommandError, match="deliveries/quarantine has no files any more"):
+        prune(str(place.out), at(3))
+    assert place.hops() == 3
+    (place.out / quarantine).rmdir()
+    before = (place.out / "published.json").read_bytes()
+    assert prune(str(place.out), at(4)) == Removed(2, 0)
+    assert (place.out / "published.json").read_bytes() == before
+
+
 def test_where_nothing_is_and_where_the_note_is_damaged_it_says_so(place: Place, tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no results of ingest in "):
         prune(str(tmp_path / "nowhere"), at(0))

@@ -127,10 +127,24 @@ def test_a_run_that_is_killed_at_any_step_leaves_the_old_or_the_new(
             seen.add(what)
             run(out, "newest")
             assert read(out, *BOTH) == ["newest"] * 2
+            assert not [each for each in out.rglob("part-0.parquet") if each.read_text() == "oldest"]
         else:
             break
     assert seen == {"old", "new"}
     assert read(out, *BOTH) == ["new", "new"]
+
+
+def test_tables_are_on_the_disk_before_they_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Path] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(Path(f"/proc/self/fd/{file}").readlink()), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append(Path(new)), replace(old, new)))
+    run(tmp_path, "first")
+    named = done.index(tmp_path / FILE)
+    for table in BOTH:
+        (folder,) = map(Path, paths(str(tmp_path), table))
+        assert {folder / "part-0.parquet", folder, folder.parent, tmp_path} <= {*done[:named]}
+    assert done[named + 1] == tmp_path
 
 
 def test_what_a_killed_run_left_is_removed_after_a_day_and_what_is_being_written_stays(tmp_path: Path) -> None:
@@ -199,6 +213,13 @@ def test_jobs_that_publish_at_the_same_time_are_all_published(tmp_path: Path) ->
                 "is damaged",
             )
             for name in ("done", "state")
+        ),
+        (
+            lambda told: {
+                **told,
+                "jobs": {"traffic": {**told["jobs"]["traffic"], "done": {"rows": 1, "figures": {}}}},
+            },
+            "is damaged",
         ),
         (lambda told: [told], "is damaged"),
     ],
