@@ -40,8 +40,10 @@ NO_LIMIT: Final = 2**31 - 1
 class LaneLinks:
     """The links by which deliveries leave to other routers."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, life: int) -> None:
+        """Args: life: differs from those of earlier and later processes with this router's id."""
         self._context = context
+        self._life = life
         #: Lanes that a neighbour refused a moment ago.
         self._refused: set[tuple[Lane, ConnectionRecord]] = set()
         #: The number of lanes attached so far, for their names.
@@ -68,8 +70,9 @@ class LaneLinks:
         """
         context, record = self._context, neighbour.record
         self._attached += 1
-        # A retired lane keeps its name while a delivery on it is unsettled.
-        name = f"{lane.target}#{record.number}.{self._attached}"
+        # A retired lane keeps its name while a delivery on it is unsettled. A neighbour may still keep lanes of the
+        # process before this one, which counted as well: the life tells them apart.
+        name = f"{lane.target}#{self._life:x}.{self._attached}"
         session = neighbour.bulk_session(alone=not bulk) if apart or bulk else neighbour.session_with_room()
         outgoing = _attach_out(context, record, session, node, lane, name, bulk=bulk, cost=cost)
         # A lane serves many receivers; the router that they are attached to bounds each of them.

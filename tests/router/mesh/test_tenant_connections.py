@@ -275,3 +275,32 @@ def test_lanes_that_are_kept_go_on_over_any_connection_to_the_neighbour(lost: tu
     assert [each.outcome for each in sent] == [None] * 3
     assert pair.received() == 3
     assert [each.outcome for each in sent] == [Accepted()] * 3
+
+
+def test_a_lane_of_a_neighbour_that_has_begun_anew_is_not_taken_for_one_of_its_former_life() -> None:
+    mesh = Contending(resume=10)
+    world = mesh.mesh
+    pair = Pair(mesh, "polite")
+    pair.send()
+    mesh.rest()
+    former = mesh.wires["AB", "polite"]
+    for wire in world.wires:
+        wire.frozen = True
+    del world.nodes["A"]  # its neighbour is not told
+    world.start("A")
+    mesh.change(policy(polite="", flood="weight = 2.0", rest=""))
+    for tenant in ("polite", "flood", ""):
+        mesh.join("A", "B", tenant)
+    world.advance(4.0)
+    again = Pair(mesh, "polite")
+    sent = [again.send() for _ in range(3)]
+    mesh.rest()
+    world.cut(mesh.wires["AB", "polite"])
+    for core, record in former.ends:
+        if core.context.id == "B":
+            core.receive_eof(record, world.now)  # it is noticed last that this one is lost
+    mesh.join("A", "B", "polite")
+    world.advance(0.5)
+    assert [each.outcome for each in sent] == [None] * 3
+    assert pair.received() + again.received() == 4
+    assert [each.outcome for each in sent] == [Accepted()] * 3
