@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from amqpmesh.pipeline.work import Selection
 
-BATCH: Final = 1 << 16
-"""Rows read at a time, of a table without an order."""
+BATCH: Final = 1 << 17
+"""Rows read at a time: a table is never in memory as a whole."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,10 @@ class Selected:
     found: int | None
 
 
+class NoTableError(CommandError):
+    """No run has made the table."""
+
+
 def select(out: str, name: str, selection: Selection, columns: Sequence[str] = ()) -> Selected:
     """Read rows of a table. Args: out: the directory of results, a path or a URI. columns: instead of the view's.
 
@@ -196,12 +200,13 @@ def select(out: str, name: str, selection: Selection, columns: Sequence[str] = (
     if view is None:
         raise CommandError(f"no table {name!r}; there are {', '.join(sorted(VIEWS))}")
     try:
-        return _select(_opened(out, view), name, view, selection, columns)
+        return selected(opened(out, view), name, view, selection, columns)
     except (OSError, pa.ArrowInvalid) as error:
         raise CommandError(f"{out}/{view.place} cannot be read: {error}") from None
 
 
-def _select(table: Dataset, name: str, view: View, selection: Selection, columns: Sequence[str]) -> Selected:
+def selected(table: Dataset, name: str, view: View, selection: Selection, columns: Sequence[str]) -> Selected:
+    """Select rows of a table. Raises: as `select`."""
     schema = table.schema
     shown = tuple(columns or (each for each in view.columns if each in schema.names))
     for each in shown:
@@ -211,11 +216,16 @@ def _select(table: Dataset, name: str, view: View, selection: Selection, columns
     matches = None if selection.address is None else _matcher(selection.address)
     read = tuple(dict.fromkeys((*shown, *(each for each, _ in view.order), *(("address",) if matches else ()))))
     if view.order:
-        rows = table.to_table(columns=list(read), filter=wanted)
-        if matches is not None:
-            rows = rows.filter(matches(rows["address"]))
-        rows = rows.sort_by([each for each in view.order if each[0] in schema.names])
-        return Selected(shown, _written(rows.slice(0, selection.limit), shown), len(rows))
+        order = [each for each in view.order if each[0] in schema.names]
+        first, number = None, 0
+        for batch in table.to_batches(columns=list(read), filter=wanted, batch_size=BATCH):
+            some = pa.Table.from_batches([batch if matches is None else batch.filter(matches(batch["address"]))])
+            number += len(some)
+            if first is not None:
+                some = pa.concat_tables([first, some])
+            # Only the first rows are kept; the order is stable, as that of all rows at once would be.
+            first = some.sort_by(order).slice(0, selection.limit)
+        return Selected(shown, [] if first is None else _written(first, shown), number)
     found: list[dict[str, Any]] = []
     for batch in table.to_batches(columns=list(read), filter=wanted, batch_size=BATCH):
         kept = batch if matches is None else batch.filter(matches(batch["address"]))
@@ -225,7 +235,11 @@ def _select(table: Dataset, name: str, view: View, selection: Selection, columns
     return Selected(shown, found, len(found))
 
 
-def _opened(out: str, view: View) -> Dataset:
+def opened(out: str, view: View) -> Dataset:
+    """Open a table as it is published.
+
+    Raises: NoTableError: there is none. CommandError: as `published.load`. OSError: a file cannot be read.
+    """
     system, path = fs.FileSystem.from_uri(out) if "://" in out else (fs.LocalFileSystem(), out)
     parts = load(out).parts(view.place)
     base = path.rstrip("/")
@@ -243,8 +257,8 @@ def _opened(out: str, view: View) -> Dataset:
     return dataset.dataset(tables, format="parquet", filesystem=system)
 
 
-def _none(out: str, view: View) -> CommandError:
-    return CommandError(f"no results of {view.place.partition('/')[0]} in {out}: run its job first")
+def _none(out: str, view: View) -> NoTableError:
+    return NoTableError(f"no results of {view.place.partition('/')[0]} in {out}: run its job first")
 
 
 def _condition(name: str, view: View, schema: pa.Schema, selection: Selection) -> pc.Expression | None:
@@ -261,6 +275,10 @@ def _condition(name: str, view: View, schema: pa.Schema, selection: Selection) -
         if not named:
             raise CommandError(f"{name} has no routers")
         parts.append(reduce(or_, named))
+    if selection.finding is not None:
+        if "finding" not in schema.names:
+            raise CommandError(f"{name} has no findings")
+        parts.append(pc.field("finding") == selection.finding)
     if (selection.since or selection.until) and not view.times:
         raise CommandError(f"{name} has no times: its rows are about all that the job read")
     if selection.since is not None:

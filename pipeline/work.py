@@ -105,7 +105,7 @@ class Selection:
     """The rows that are wanted.
 
     Args: address: a pattern of addresses. since, until: in UTC; rows whose time is partly within count.
-        limit: rows at most.
+        limit: rows at most. finding: the number of a finding.
     """
 
     address: str | None = None
@@ -114,6 +114,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 50
+    finding: int | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from amqpmesh.pipeline.advice import ANOMALIES, LOSSES
 from amqpmesh.pipeline.losses import Loss
 from amqpmesh.pipeline.session import EVERYWHERE, LOCAL, PARTITIONS
 from amqpmesh.pipeline.severity import SEVERITIES, Severity
@@ -38,6 +39,13 @@ def test_each_kind_of_findings_has_the_severity_that_the_page_says() -> None:
     kinds = {kind: severity for each in SEVERITIES.values() for kind, severity in each.items()}
     assert told == kinds
     assert {*SEVERITIES["losses"]} == {*Loss}
+
+
+def test_each_kind_of_findings_has_the_advice_that_the_page_says() -> None:
+    page = (ROOT / "docs/analyse/answers.md").read_text(encoding="utf-8").partition("### What to do")[2]
+    told = dict(re.findall(r"^\| (`[\w ]+`(?: rose| fell)?) \| (\w.+) \|$", page, re.MULTILINE))
+    changes = {f"`{measure}` {'rose' if rose else 'fell'}": text for (measure, rose), text in ANOMALIES.items()}
+    assert told == {f"`{kind}`": text for kind, text in LOSSES.items()} | changes
 
 
 def run(text: str, folder: Path, env: Mapping[str, str]) -> str:

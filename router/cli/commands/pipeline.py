@@ -2,22 +2,18 @@
 
 import argparse
 import os
-import re
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.pipeline.jobs import JOBS, RUN, Account, Job, chosen
 from amqpmesh.pipeline.published import Result, digest, done_before, is_there, load
 from amqpmesh.pipeline.severity import Severity, at_least, found
-from amqpmesh.pipeline.work import Done, Selection, Work
+from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.cli import arguments
+from amqpmesh.router.cli import arguments, results
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.progress import Progress
@@ -33,9 +29,6 @@ PERIOD: Final = 0.2
 REPORT: Final = "report"
 """The name under which the report's input is published."""
 
-WIDTH: Final = 100
-"""Columns of a terminal that does not report its width."""
-
 
 def declare(command: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
@@ -49,22 +42,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     summaries = {job.name: job.summary for job in JOBS.values()} | {RUN: "all jobs, and a report"}
     for name, summary in summaries.items():
         _declare_job(actions.add_parser(name, help=summary, description=f"Make {summary}.", epilog=EPILOG))
-    _declare_show(
-        actions.add_parser(
-            "show",
-            help="rows of the results, without Spark",
-            description="Print rows of the results of earlier runs. TABLE is a job, for its main table, or JOB/NAME.",
-            epilog=EPILOG,
-        )
-    )
-    _declare_prune(
-        actions.add_parser(
-            "prune",
-            help="remove old records and deliveries from the results, without Spark",
-            description="Remove segments that were last written longer ago than --keep, and deliveries that began so.",
-            epilog=EPILOG,
-        )
-    )
+    results.declare(actions)
 
 
 def _declare_job(command: argparse.ArgumentParser) -> None:
@@ -92,7 +70,7 @@ def _declare_job(command: argparse.ArgumentParser) -> None:
         default=[],
         help="a setting of Spark; may be repeated",
     )
-    _declare_times(command, "records")
+    results.declare_times(command, "records")
     command.add_argument(
         "--anew", action="store_true", help="make all tables again, also those whose records are the same as before"
     )
@@ -106,60 +84,6 @@ def _declare_job(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=pipeline)
 
 
-def _declare_show(command: argparse.ArgumentParser) -> None:
-    command.add_argument("table", metavar="TABLE", help="such as losses, latency/links or traffic")
-    command.add_argument(
-        "--out",
-        metavar="DIR",
-        type=arguments.place,
-        default=os.curdir,
-        help="the directory with the results; default: the current directory",
-    )
-    command.add_argument("--address", metavar="PATTERN", help="only rows of these addresses: orders, orders/#")
-    command.add_argument("--tenant", metavar="NAME", help="only rows of this tenant")
-    command.add_argument("--router", metavar="ID", help="only rows that name this router")
-    _declare_times(command, "rows")
-    command.add_argument(
-        "--columns",
-        metavar="NAME,...",
-        type=arguments.name,
-        help="these columns; default: what people read first",
-    )
-    command.add_argument(
-        "--limit", metavar="N", type=arguments.count, default=Selection.limit, help="rows at most; default: %(default)s"
-    )
-    command.add_argument("--json", action="store_true", help="print the rows as one JSON object; times are UTC")
-    command.set_defaults(command=show)
-
-
-def _declare_prune(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
-    )
-    command.add_argument(
-        "--keep",
-        metavar="DURATION",
-        type=arguments.age,
-        required=True,
-        help=f"such as 90d ({', '.join(arguments.UNITS)}): remove what is older",
-    )
-    command.add_argument("--json", action="store_true", help="print what was removed as one JSON object")
-    command.set_defaults(command=prune)
-
-
-def _declare_times(command: argparse.ArgumentParser, what: str) -> None:
-    # A duration such as -1h is a value, as a negative number would be, and no option.
-    command._negative_number_matcher = re.compile(r"-\d")
-    for option, which in (("--since", "at this time or later"), ("--until", "before this time")):
-        command.add_argument(
-            option,
-            metavar="TIME",
-            type=arguments.moment,
-            help=f"only {what} {which}: 2026-05-01T12:00:00Z (UTC if it has no zone), or -1h for an hour ago "
-            f"({', '.join(arguments.UNITS)})",
-        )
-
-
 def pipeline(given: argparse.Namespace) -> int:
     """Run jobs. Returns: 5 if there is what `--fail-on` names, else 0.
 
@@ -167,7 +91,7 @@ def pipeline(given: argparse.Namespace) -> int:
     """
     jobs = chosen(given.job)
     _check_places(given)
-    with _extra():
+    with results.extra():
         accounts, report = _perform(jobs, given)
     counted = found(accounts)
     if given.json:
@@ -175,82 +99,14 @@ def pipeline(given: argparse.Namespace) -> int:
         jobs_told = [_object(each) for each in accounts]
         print(dump({"out": given.out, "jobs": jobs_told, "findings": findings, "report": report}))
     else:
-        lines = [*_lines(accounts, _width()), *([] if report is None else ["", f"report: {report}"])]
+        lines = [*_lines(accounts, results.width()), *([] if report is None else ["", f"report: {report}"])]
         print("\n".join(printable(line) for line in lines))
     return Exit.NO if given.fail_on and at_least(counted, Severity(given.fail_on)) else Exit.DONE
 
 
-def show(given: argparse.Namespace) -> int:
-    """Print rows of a result. Returns: 0. Raises: CommandError: there is no such table, or no such column."""
-    _check_times(given)
-    with _extra():
-        from amqpmesh.pipeline.result_rows import DURATIONS, select
-
-    columns = given.columns.split(",") if given.columns else ()
-    selection = Selection(given.address, given.tenant, given.router, given.since, given.until, given.limit)
-    selected = select(given.out, given.table, selection, columns)
-    if given.json:
-        print(dump({"table": given.table, "found": selected.found, "rows": selected.rows}))
-        return Exit.DONE
-    names = selected.columns
-    lasts = [name in DURATIONS or name.endswith("_ns") for name in names]
-    headings = [name.removesuffix("_ns").upper() for name in names]
-    rows = [[_cell(row[name], is_time) for name, is_time in zip(names, lasts, strict=True)] for row in selected.rows]
-    lines = table(headings, rows, _width(), headings)
-    if selected.found is None:
-        lines += ["", f"the first {given.limit:,} rows; --limit shows more"]
-    elif selected.found > len(rows):
-        lines += ["", f"the first {len(rows):,} of {selected.found:,} rows; --limit shows more"]
-    print("\n".join(printable(line) for line in lines))
-    return Exit.DONE
-
-
-def prune(given: argparse.Namespace) -> int:
-    """Remove old results. Returns: 0. Raises: CommandError: there are none. OSError: a file cannot be removed."""
-    with _extra():
-        from amqpmesh.pipeline import pruning
-
-    try:
-        before = datetime.now(UTC) - given.keep
-    except OverflowError:
-        raise CommandError("--keep: is longer than the time that there is") from None
-    removed = pruning.prune(given.out, before)
-    if given.json:
-        print(dump({"before": before.isoformat(), "segments": removed.segments, "hours": removed.hours}))
-    else:
-        print(f"removed {removed.segments:,} segments, and {removed.hours:,} hours of deliveries")
-    return Exit.DONE
-
-
-def _cell(value: Any, is_time: bool) -> str | int | float | None:
-    if is_time and isinstance(value, int):
-        return duration(value / 1e9)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return " > ".join(map(str, value))
-    return value if value is None or isinstance(value, str | int | float) else str(value)
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    """Tell of a missing package. Raises: CommandError: it is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "amqpmesh").partition(".")[0] == "amqpmesh":
-            raise
-        raise CommandError(f"pipeline: {error.name} is not installed: pip install 'amqpmesh[pipeline]'") from None
-
-
-def _check_times(given: argparse.Namespace) -> None:
-    if given.since and given.until and given.since >= given.until:
-        raise CommandError("--since: must be before --until")
-
-
 def _check_places(given: argparse.Namespace) -> None:
     """Check local directories; Spark checks others. Raises: CommandError: one is no directory."""
-    _check_times(given)
+    results.check_times(given)
     for each in given.events:
         if os.path.isabs(each) and not os.path.isdir(each):
             raise CommandError(f"--events: no directory: {each}")
@@ -435,10 +291,3 @@ def _object(account: Account) -> dict[str, Any]:
             for each in account.done.tables
         ],
     }
-
-
-def _width() -> int:
-    """Return the columns of a line: in pipes and files names are not cut, unless `COLUMNS` is set."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
-        return shutil.get_terminal_size((WIDTH, 0)).columns
-    return sys.maxsize

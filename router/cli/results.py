@@ -1,0 +1,180 @@
+"""`amqpmesh pipeline`: questions to results that are there. Nothing here starts Spark."""
+
+import argparse
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from amqpmesh.pipeline.work import Selection
+from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.cli import arguments
+from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.output.bodies import dump
+from amqpmesh.router.cli.output.summary import duration
+from amqpmesh.router.cli.output.terminal import printable, table
+
+WIDTH: Final = 100
+"""Columns of a terminal that does not report its width."""
+
+
+def declare(actions: Any) -> None:
+    """Declare the commands. Args: actions: the subparsers of `amqpmesh pipeline`."""
+    _declare_show(
+        actions.add_parser(
+            "show",
+            help="findings, and rows of the results, without Spark",
+            description="Print rows of the results of earlier runs. TABLE is `findings`, for those of all jobs; a job, "
+            "for its main table; or JOB/NAME.",
+            epilog=EPILOG,
+        )
+    )
+    _declare_prune(
+        actions.add_parser(
+            "prune",
+            help="remove old records and deliveries from the results, without Spark",
+            description="Remove segments that were last written longer ago than --keep, and deliveries that began so.",
+            epilog=EPILOG,
+        )
+    )
+
+
+def _declare_show(command: argparse.ArgumentParser) -> None:
+    command.add_argument("table", metavar="TABLE", help="such as findings, losses, latency/links or traffic")
+    command.add_argument(
+        "--out",
+        metavar="DIR",
+        type=arguments.place,
+        default=os.curdir,
+        help="the directory with the results; default: the current directory",
+    )
+    command.add_argument("--address", metavar="PATTERN", help="only rows of these addresses: orders, orders/#")
+    command.add_argument("--tenant", metavar="NAME", help="only rows of this tenant")
+    command.add_argument("--router", metavar="ID", help="only rows that name this router")
+    command.add_argument(
+        "--finding", metavar="N", type=arguments.count, help="only rows of the finding with this number"
+    )
+    declare_times(command, "rows")
+    command.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        type=arguments.name,
+        help="these columns; default: what people read first",
+    )
+    command.add_argument(
+        "--limit", metavar="N", type=arguments.count, default=Selection.limit, help="rows at most; default: %(default)s"
+    )
+    command.add_argument("--json", action="store_true", help="print the rows as one JSON object; times are UTC")
+    command.set_defaults(command=show)
+
+
+def _declare_prune(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
+    )
+    command.add_argument(
+        "--keep",
+        metavar="DURATION",
+        type=arguments.age,
+        required=True,
+        help=f"such as 90d ({', '.join(arguments.UNITS)}): remove what is older",
+    )
+    command.add_argument("--json", action="store_true", help="print what was removed as one JSON object")
+    command.set_defaults(command=prune)
+
+
+def declare_times(command: argparse.ArgumentParser, what: str) -> None:
+    """Declare `--since` and `--until`. Args: what: of which they select some."""
+    # A duration such as -1h is a value, as a negative number would be, and no option.
+    command._negative_number_matcher = re.compile(r"-\d")
+    for option, which in (("--since", "at this time or later"), ("--until", "before this time")):
+        command.add_argument(
+            option,
+            metavar="TIME",
+            type=arguments.moment,
+            help=f"only {what} {which}: 2026-05-01T12:00:00Z (UTC if it has no zone), or -1h for an hour ago "
+            f"({', '.join(arguments.UNITS)})",
+        )
+
+
+def show(given: argparse.Namespace) -> int:
+    """Print rows of a result. Returns: 0. Raises: CommandError: there is no such table, or no such column."""
+    check_times(given)
+    with extra():
+        from amqpmesh.pipeline.findings import select
+        from amqpmesh.pipeline.result_rows import DURATIONS
+
+    columns = given.columns.split(",") if given.columns else ()
+    selection = Selection(
+        given.address, given.tenant, given.router, given.since, given.until, given.limit, given.finding
+    )
+    selected = select(given.out, given.table, selection, columns)
+    if given.json:
+        print(dump({"table": given.table, "found": selected.found, "rows": selected.rows}))
+        return Exit.DONE
+    names = selected.columns
+    lasts = [name in DURATIONS or name.endswith("_ns") for name in names]
+    headings = [name.removesuffix("_ns").upper() for name in names]
+    rows = [[_cell(row[name], is_time) for name, is_time in zip(names, lasts, strict=True)] for row in selected.rows]
+    lines = table(headings, rows, width(), headings)
+    if selected.found is None:
+        lines += ["", f"the first {given.limit:,} rows; --limit shows more"]
+    elif selected.found > len(rows):
+        lines += ["", f"the first {len(rows):,} of {selected.found:,} rows; --limit shows more"]
+    print("\n".join(printable(line) for line in lines))
+    return Exit.DONE
+
+
+def prune(given: argparse.Namespace) -> int:
+    """Remove old results. Returns: 0. Raises: CommandError: there are none. OSError: a file cannot be removed."""
+    with extra():
+        from amqpmesh.pipeline import pruning
+
+    try:
+        before = datetime.now(UTC) - given.keep
+    except OverflowError:
+        raise CommandError("--keep: is longer than the time that there is") from None
+    removed = pruning.prune(given.out, before)
+    if given.json:
+        print(dump({"before": before.isoformat(), "segments": removed.segments, "hours": removed.hours}))
+    else:
+        print(f"removed {removed.segments:,} segments, and {removed.hours:,} hours of deliveries")
+    return Exit.DONE
+
+
+def _cell(value: Any, is_time: bool) -> str | int | float | None:
+    if is_time and isinstance(value, int):
+        return duration(value / 1e9)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " > ".join(map(str, value))
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Tell of a missing package. Raises: CommandError: it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "amqpmesh").partition(".")[0] == "amqpmesh":
+            raise
+        raise CommandError(f"pipeline: {error.name} is not installed: pip install 'amqpmesh[pipeline]'") from None
+
+
+def check_times(given: argparse.Namespace) -> None:
+    """Check the times. Raises: CommandError: the time ends before it begins."""
+    if given.since and given.until and given.since >= given.until:
+        raise CommandError("--since: must be before --until")
+
+
+def width() -> int:
+    """Return the columns of a line: in pipes and files names are not cut, unless `COLUMNS` is set."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size((WIDTH, 0)).columns
+    return sys.maxsize
