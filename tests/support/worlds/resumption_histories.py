@@ -77,6 +77,8 @@ class History:
         self.forgotten: set[bytes] = set()
         #: Messages whose outcomes came while their sender was away, so that no frame with one can be lost.
         self.kept: set[bytes] = set()
+        #: Those whose outcomes are on their way to the router: the sender's line, the receiver's, and its connection.
+        self._on_the_way: dict[bytes, tuple[Line, Line, int]] = {}
         self._down_since: dict[Line, float] = {}
 
     @property
@@ -127,6 +129,7 @@ class History:
             self._crash_program(line)
         else:
             self._crash_router()
+        self._note_what_came()
         self.check()
 
     def finish(self) -> None:
@@ -183,9 +186,24 @@ class History:
         taken.payload = _without_count(taken.payload)
         self.said.setdefault(taken.payload, set()).add(type(outcome).__name__.lower())
         line = next(each for each in self.lines[:SENDERS] if taken.payload in _payloads(each))
-        if line.is_lost:
-            self.kept.add(taken.payload)
+        receivers_line = next(each for each in self.lines if each.peer is receiver)
+        # What is released is sent again, and is then another delivery.
+        is_last = not isinstance(outcome, Released)
+        if is_last and line.is_lost and receiver.is_attached and taken.number != -1:
+            self._on_the_way[taken.payload] = (line, receivers_line, receiver.connections)
         receiver.decide(taken, outcome)
+
+    def _note_what_came(self) -> None:
+        """Note which outcomes have come to the router while their senders were away.
+
+        What a receiver says while it is away itself comes once it is back: perhaps after the sender.
+        """
+        for payload, (line, receivers_line, connection) in tuple(self._on_the_way.items()):
+            if not (line.is_lost and receivers_line.is_up and receivers_line.peer.connections == connection):
+                del self._on_the_way[payload]
+            elif not receivers_line.peer.has_output:
+                del self._on_the_way[payload]
+                self.kept.add(payload)
 
     @staticmethod
     def _carry(line: Line, *, up: bool, octets: float = 1.0) -> None:
