@@ -9,6 +9,7 @@ import trustme
 from trio.testing import MockClock, memory_stream_pair
 
 from amqpmesh import Message, connect
+from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection as Engine
 from amqpmesh.router.amqp.connection_settings import ConnectionSettings
 from amqpmesh.router.amqp.errors import CommandError, SaslError
@@ -17,8 +18,9 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslServer
 from amqpmesh.router.amqp.standard.conditions import LinkCondition
 from amqpmesh.router.amqp.standard.definitions import Error, Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import AmqpSequence, AmqpValue, Data, Source, Target
-from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, End, Open, Transfer
+from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Detach, Disposition, End, Open, Transfer
 from amqpmesh.router.amqp.standard.sections import decode_sections
 from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.config.users import Users
@@ -193,3 +195,47 @@ async def test_a_link_that_is_resumed_after_an_error_has_a_map(
     assert first.unsettled is None, "there is no history"
     assert second.unsettled is not None
     assert len(dict(second.unsettled.items())) == (role is Role.SENDER)
+
+
+async def test_what_only_a_sender_has_is_sent_again_as_a_new_delivery_of_the_same_tag(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    roads = Roads(nursery)
+    found: list[tuple[Transfer, bytes]] = []
+    is_done = trio.Event()
+
+    async def serve_client(stream: trio.abc.Stream) -> None:
+        host = Host(stream)
+        await host.open()
+        await host.begin()
+        attach = await host.attach(
+            target=Target(address="q", timeout=60),
+            unsettled={} if found else None,
+            offered_capabilities=(Symbol("amqpmesh:whole"),),
+        )
+        assert (attach.unsettled is None) == (not found)
+        await host.write(credit(1), channel=host.channel)
+        found.append((await host.expect(Transfer), host.payload))
+        if len(found) == 1:
+            await roads.cut()
+            return  # our map is empty the next time: nothing of it has come
+        number = found[1][0].delivery_id
+        assert number is not None
+        said = Disposition(role=Role.RECEIVER, first=number, state=Accepted())
+        await host.write(said, channel=host.channel)
+        assert (await host.expect(Disposition)).settled
+        is_done.set()
+
+    roads.lead_to(serve_client)
+    with trio.CancelScope() as scope:
+        async with (
+            roads.connect(reconnect=True, mechanisms=(), idle_time_out=None) as connection,
+            connection.sender("q", exactly_once=True) as sender,
+        ):
+            await sender.send("hello")
+            await is_done.wait()
+            scope.cancel()
+    (first, payload), (second, again) = found
+    assert second.delivery_tag == first.delivery_tag
+    assert not second.resume, "a receiver ignores what is resumed and not in its map"
+    assert again == payload

@@ -24,6 +24,8 @@ from amqpmesh.router.amqp.standard.messaging import (
 )
 from amqpmesh.router.amqp.standard.transactions import Coordinator
 from amqpmesh.router.config.file import AddressConfig
+from tests.support.peers.bystanders import Intruder
+from tests.support.peers.scripted import attached, frame
 from tests.support.worlds.network import Client, Network, message
 
 #: What every dynamic node can do (§3.5.9).
@@ -251,6 +253,22 @@ def test_a_lifetime_policy_that_is_none_is_refused_and_one_of_an_extension_is_no
         assert isinstance(link.remote.source, Source)
         assert link.remote.source.dynamic_node_properties == {"lifetime-policy": DeleteOnClose()} | MODES
     network.leave()
+
+
+@pytest.mark.parametrize("asked", [None, "move", Symbol("copy"), [Symbol("move")]], ids=repr)
+def test_the_distribution_modes_of_a_dynamic_node_are_an_array_of_symbols_whatever_was_asked_for(asked: object) -> None:
+    intruder = Intruder(Network())
+    intruder.peer.open()
+    intruder.peer.begin()
+    # Clients in C++ write a string where a symbol should be.
+    properties = {Symbol("supported-dist-modes"): asked}
+    source = Source(dynamic=True, dynamic_node_properties=properties)  # type: ignore[arg-type]  # wrong on purpose
+    intruder.give(frame(attached(Role.RECEIVER, source=source)))
+    octets = intruder.take()
+    named = octets.index(b"supported-dist-modes") + len("supported-dist-modes")
+    # §1.6.24: array8, its size, two elements, all of them sym8.
+    assert octets[named:].startswith(b"\xe0\x0c\x02\xa3\x04move\x04copy")
+    assert not intruder.is_finished
 
 
 def test_nobody_else_consumes_a_dynamic_node() -> None:
