@@ -8,7 +8,7 @@ router:
 The date is that of the segment's beginning, in UTC: a segment over midnight is one file, too, so queries for a day
 select by `time`, which Parquet answers from its statistics. `recorded_by` is the router as in the segment's name,
 percent-encoded; the column `router` has its id. The files of `segments` (what was converted) and `quarantine` (what
-could not be) are in one directory each.
+could not be) are in one directory each; those of `segments` are gathered by day (`segment_rows`).
 """
 
 from __future__ import annotations
@@ -193,5 +193,9 @@ def spark_schema(columns: Iterable[Column]) -> StructType:
 def table(spark: SparkSession, ingested: str, name: str) -> DataFrame:
     """Return one of `TABLES`. Args: ingested: the directory that `ingest` has written."""
     columns = TABLES[name]
+    if name == "segments":
+        from amqpmesh.pipeline.segment_rows import segment_table  # here: it needs the columns
+
+        return spark.createDataFrame(segment_table(ingested), spark_schema(columns))
     read = spark.read.schema(spark_schema(columns)).parquet(f"{ingested}/{name}")
     return read.select([each.name for each in columns])  # without the columns from the directories' names

@@ -21,12 +21,10 @@ import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import file_of
 from amqpmesh.pipeline.published import digest
-from amqpmesh.router.telemetry.segments import Name
+from amqpmesh.pipeline.segment_rows import segment_rows
 
 LIFE: Final = 14
 """Octets at the beginning of a delivery key that name the ingress router and its life; the others are its counter."""
-
-Row = Mapping[str, Any]
 
 Ranges = Mapping[str, tuple[str, str]]
 """For each life of a router, the least and the greatest counter of its deliveries; all of them in hexadecimal."""
@@ -59,18 +57,6 @@ class Increment:
     def hops(self) -> int:
         """Return the hop records in all these segments."""
         return sum(each.hops for each in (*self.new, *self.again))
-
-
-def segment_rows(ingested: Path) -> dict[Name, Row]:
-    """Return the rows of the table `segments`, without unreadable ones; such a segment is converted again."""
-    rows = {}
-    for path in sorted((ingested / "segments").glob("*.parquet")):
-        try:
-            (row,) = pq.ParquetFile(path).read().to_pylist()
-            rows[Name(row["router"], row["epoch"], row["segment"])] = row
-        except (pa.ArrowException, OSError, ValueError, KeyError):
-            continue
-    return rows
 
 
 def converted(ingested: str) -> dict[str, Segment]:

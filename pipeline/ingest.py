@@ -3,7 +3,7 @@ driver.
 
 For each segment there is one file in each table (`events.TABLES`), written under a temporary name and renamed; the file
 of `segments` comes last. It records what was converted, so the next run skips what has not changed since, and completes
-a run that was killed.
+a run that was killed. The driver gathers these files by day (`segment_rows`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import PARTITIONED, TABLES, Problem, arrow_schema, file_of
 from amqpmesh.pipeline.files import File, Found, find, ordinary
-from amqpmesh.pipeline.increments import Row, segment_rows
 from amqpmesh.pipeline.pruning import pruned
 from amqpmesh.pipeline.published import digest
+from amqpmesh.pipeline.segment_rows import Row, gather, segment_rows
 from amqpmesh.pipeline.segments import Account, Finding, convert
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.telemetry.schema import VERSION
@@ -106,7 +106,8 @@ def complete(prepared: Prepared, spark: SparkSession | None) -> Ingested:
     """Convert the new segments. Args: spark: may be None if there are none."""
     place, found, tasks = prepared.place, prepared.found, prepared.tasks
     failures = _convert_all(spark, tasks, place) if spark is not None else []
-    done = segment_rows(place) if tasks else prepared.done  # a file for each segment: reading them takes long
+    gather(place)
+    done = segment_rows(place) if tasks else prepared.done
     listed = found.findings + failures
     _write_listing(place, listed, done)
     told = sorted((path, finding.problem, finding.sentence) for path, finding in listed)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import PARTITIONED, file_of
 from amqpmesh.pipeline.files import ordinary
-from amqpmesh.pipeline.increments import Row, segment_rows
 from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, hour_name, is_there, load, publish, replace_file
+from amqpmesh.pipeline.segment_rows import Row, forget, segment_rows
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.telemetry.segments import SUFFIX, Name
 
@@ -89,6 +89,7 @@ def prune(out: str, before: datetime) -> Removed:
                 path.unlink(missing_ok=True)
         for table in ("quarantine", "segments"):  # the row comes last: what has one is removed by the next call
             (place / table / file).unlink(missing_ok=True)
+    forget(place, [name.file("") for name in gone])
     return Removed(len(gone), _without_hours(out, note))
 
 

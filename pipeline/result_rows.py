@@ -15,6 +15,7 @@ from pyarrow import dataset, fs
 
 from amqpmesh.pipeline.deliveries import ns
 from amqpmesh.pipeline.published import load
+from amqpmesh.pipeline.segment_rows import segment_table
 from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.errors import CommandError
 
@@ -246,6 +247,8 @@ def opened(out: str, view: View) -> Dataset:
     place = f"{base}/{view.place}"
     if parts is None and system.get_file_info(place).type != fs.FileType.Directory:
         raise _none(out, view)
+    if view.place == "ingest/segments":
+        return dataset.dataset(segment_table(f"{out.rstrip('/')}/ingest"))
     if parts is None and view.place.startswith("ingest/"):
         return dataset.dataset(place, format="parquet", filesystem=system, partitioning="hive")
     # Without a publication, only the files of a version before there was one; below are those of runs that were killed.

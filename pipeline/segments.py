@@ -81,10 +81,15 @@ class Account:
     @property
     def date(self) -> str:
         """The date of the beginning, in UTC; the first of all dates if the time is invalid."""
-        try:
-            return datetime.fromtimestamp(self.began // 1_000_000_000, UTC).date().isoformat()
-        except (OverflowError, OSError, ValueError):
-            return "1970-01-01"
+        return date_of(self.began)
+
+
+def date_of(time: int) -> str:
+    """Return the date of a time, in UTC; the first of all dates if it is invalid. Args: time: ns since 1970."""
+    try:
+        return datetime.fromtimestamp(time // 1_000_000_000, UTC).date().isoformat()
+    except (OverflowError, OSError, ValueError):
+        return "1970-01-01"
 
 
 def peek(start: bytes) -> tuple[Name | None, int | None]:

@@ -54,7 +54,7 @@ class Place:
         return {
             str(path.relative_to(self.out)): (path.stat().st_ino, path.stat().st_mtime_ns)
             for path in self.out.rglob("*")
-            if path.is_file() and path.stem != module.LISTING
+            if path.is_file() and path.stem != module.LISTING and path.name != ".days.lock"
         }
 
 

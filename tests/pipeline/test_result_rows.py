@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from amqpmesh.pipeline import events
 from amqpmesh.pipeline.events import Column, arrow_schema
 from amqpmesh.pipeline.published import Result, fresh, publish
 from amqpmesh.pipeline.result_rows import DURATIONS, TIMES, VIEWS, select
-from amqpmesh.pipeline.work import Selection
+from amqpmesh.pipeline.work import Done, Selection
 from amqpmesh.router.amqp.errors import CommandError
 from tests.pipeline.test_report import TABLES
 
@@ -121,7 +122,7 @@ def test_the_published_parts_of_a_table_are_read_and_nothing_else(out: Path) -> 
     del parts["unnamed"]
     write(out, "losses/findings", {"kind": "rejected", "sentence": "of before", "found": 9})
     assert [row["found"] for row in select(str(out), "losses", Selection(), ["found"]).rows] == [9]
-    publish(str(out), "losses", Result("", {}, {"losses/findings": parts}))
+    publish(str(out), "losses", Result("", asdict(Done(0)), {"losses/findings": parts}))
     for place in (str(out), f"file://{out}"):
         selected = select(place, "losses", Selection("orders"), ["found", "kind"])
         assert selected.rows == [{"found": 1, "kind": "rejected"}, {"found": 0, "kind": "rejected"}]
