@@ -32,6 +32,9 @@ CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"), REDIRECT)
 #: Of a link whose terminus is kept: its unsettled map names all that has come, and null says that nothing is known.
 WHOLE_MAP: Final = Symbol("amqpmesh:whole")
 
+#: The property of an attach of a lane that goes on with some of the deliveries of a lost one: the name of that.
+PART_OF: Final = Symbol("amqpmesh:part-of")
+
 WHOLE: Final = Symbol("amqpmesh:whole-deliveries")
 """A capability of a session: each of its deliveries is one frame. The router desires it in the `begin` of a session for
 lanes. A neighbour that offers it in its answer gives the session a wide window (§2.7.2)."""

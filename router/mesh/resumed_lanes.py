@@ -6,6 +6,10 @@ connection again, the sending router attaches each of its lanes by the old name,
 the map of the receiving router. What both have is resumed; what the receiving router does not have went no further.
 
 Such a link carries nothing new: new deliveries have links of their own. It is detached once all on it is settled.
+
+If no frame has room for the map, the lane comes back in parts: each is a link with a name of its own, and a complete
+map of some of the deliveries; a property of its attach has the name of the lane. The last part has that name itself. So
+no round has to wait until receivers have decided, as with an incomplete map (§2.7.3).
 """
 
 from __future__ import annotations
@@ -28,20 +32,20 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target, TerminusExpi
 from amqpmesh.router.attach.reattaching import bring, in_common, is_incomplete, settle_rest, states
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import fail_link
-from amqpmesh.router.endpoint_setup import WHOLE_MAP
-from amqpmesh.router.kernel import told_outcome
+from amqpmesh.router.endpoint_setup import PART_OF, WHOLE_MAP
 from amqpmesh.router.mesh.neighbour import LIVES
 from amqpmesh.router.message.outcomes import ALL_RECEIVED
-from amqpmesh.router.model.lasting_sources import SuspendedSource
+from amqpmesh.router.model.lasting_sources import Part, SuspendedSource
 from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
+from amqpmesh.router.small_set import with_item
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from amqpmesh.router.amqp.link import Receiver
+    from amqpmesh.router.amqp.standard.messaging import DeliveryState
     from amqpmesh.router.amqp.standard.performatives import Attach
-    from amqpmesh.router.attach.reattaching import Unsettled
     from amqpmesh.router.config.mesh import MeshConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
@@ -62,8 +66,12 @@ _AROUND: Final = 300
 _OF_ENTRY: Final = 8
 
 #: Octets of a tag and an outcome that a map names; a longer outcome is told once its delivery is resumed. Else a few of
-#: them would fill the frame, and all that is on the lane would be in doubt.
+#: them would fill the frame. `_SHORT`: where the answer has no room for longer ones.
 _LONG: Final = 128
+_SHORT: Final = 64
+
+#: Octets of a state in an answer, at least as many as of the longest one that counts as short.
+_OF_STATE: Final = 24
 
 
 def lane_target(lane: str, seconds: int) -> Target:
@@ -104,6 +112,8 @@ class ResumedLanes:
         self._ways: dict[str, list[Neighbour]] = {}
         #: The neighbours whose process is gone, most likely, until there is a connection again.
         self._gone: set[str] = set()
+        #: Parts of lanes so far, for their names.
+        self._parts = 0
 
     @property
     def _is_on(self) -> bool:
@@ -219,21 +229,28 @@ class ResumedLanes:
         record, lane = neighbour.record, before.lane
         assert lane is not None, "it is a lane's"
         assert self._config is not None
-        ours = context.termini.sources.lane_map(source)
-        octets = _AROUND + len(source.key[4]) + len(lane.target) + len(context.id)
-        named = {tag: Extension(state) if len(state) <= _LONG else ALL_RECEIVED for tag, state in ours.items()}
-        octets += sum(_OF_ENTRY + len(tag) + min(len(state), _LONG) for tag, state in ours.items())
-        if octets > record.engine.remote_max_frame_size:
+        of = source.key[4]
+        # The neighbour's answer has to fit as well.
+        engine = record.engine
+        room = min(engine.remote_max_frame_size, engine.flow_state.max_frame_size)
+        room -= _AROUND + 2 * len(of) + len(lane.target) + len(context.id)
+        ours, named = context.termini.sources.lane_map(source, _octets, room)
+        if named is not None and (source.part is not None or not named):
+            # The frames of this connection are smaller than those of the one before it, or hardly larger than names.
             context.termini.end(source, "its unsettled map does not fit into a frame")
             return
+        if named is not None:
+            self._parts += 1
+            source.part = Part(f"{of}/{self._parts}", named)
         try:
             endpoint = neighbour.session_with_room().attach(
-                Terminus(source.key[4], Role.SENDER),
+                Terminus(of if source.part is None else source.part.name, Role.SENDER),
                 source=Source(address=context.id),
                 target=lane_target(lane.target, self._config.resume),
                 rcv_settle_mode=_SECOND,
-                unsettled=named,
+                unsettled={tag: Extension(each) if len(each) <= _LONG else ALL_RECEIVED for tag, each in ours.items()},
                 offered_capabilities=(WHOLE_MAP,),
+                properties=None if source.part is None else {PART_OF: of},
             )
         except CommandError as error:
             context.termini.end(source, str(error))
@@ -254,7 +271,7 @@ class ResumedLanes:
         outgoing.retired = True
         endpoint.context = outgoing
         record.outgoing[outgoing] = None
-        context.termini.sources.ask(source, outgoing)
+        context.termini.sources.ask(source, outgoing, partial(self._ask_soon, neighbour.router))
         if context.recording is not None:
             context.recording.up(outgoing)
 
@@ -267,18 +284,16 @@ class ResumedLanes:
         """
         if attach.unsettled is None or not isinstance(attach.target, Target):
             return False
-        context, key = self._context, _key(record, endpoint.name, sends=False)
-        for each in tuple(context.link_names.having(key)):  # that its connection is lost was not noticed here
-            if each.grant is not None:
-                context.termini.suspend(each)
-            if (left := context.termini.suspended(key)) is not None:
-                context.termini.move_now(left)
-            fail_link(context, each, Error(condition=LinkCondition.STOLEN, description="the lane was attached again"))
-        kept = context.termini.suspended(key)
-        if kept is not None:
-            context.termini.move_now(kept)
-        is_same = isinstance(kept, SuspendedTarget) and kept.grant.address == attach.target.address
-        if not (is_same and isinstance(kept, SuspendedTarget) and self._resume(record, endpoint, attach, kept)):
+        context = self._context
+        kept = self._take_back(record, endpoint.name)
+        whole = (attach.properties or {}).get(PART_OF)
+        is_part = kept is None and isinstance(whole, str)
+        if is_part:
+            kept = self._take_back(record, str(whole))
+            if kept is not None and endpoint.name in kept.parts:
+                kept = None  # its time is over
+        is_same = kept is not None and kept.grant.address == attach.target.address
+        if not (kept is not None and is_same and self._resume(record, endpoint, attach, kept, is_part=is_part)):
             if kept is not None:
                 context.termini.end(kept, "it cannot be resumed")
             endpoint.attach(
@@ -289,7 +304,24 @@ class ResumedLanes:
             )
         return True
 
-    def _resume(self, record: ConnectionRecord, endpoint: Receiver, attach: Attach, kept: SuspendedTarget) -> bool:
+    def _take_back(self, record: ConnectionRecord, name: str) -> SuspendedTarget | None:
+        """Return what is kept of a lane, none of which is a link's any more."""
+        context, key = self._context, _key(record, name, sends=False)
+        for each in tuple(context.link_names.having(key)):  # that its connection is lost was not noticed here
+            if each.grant is not None:
+                context.termini.suspend(each)
+            if (left := context.termini.suspended(key)) is not None:
+                context.termini.move_now(left)
+            fail_link(context, each, Error(condition=LinkCondition.STOLEN, description="the lane was attached again"))
+        kept = context.termini.suspended(key)
+        if kept is not None:
+            context.termini.move_now(kept)
+        return kept if isinstance(kept, SuspendedTarget) else None
+
+    def _resume(
+        self, record: ConnectionRecord, endpoint: Receiver, attach: Attach, kept: SuspendedTarget, *, is_part: bool
+    ) -> bool:
+        """Answer an attach that resumes deliveries of a lane. Args: is_part: others of it come by other links."""
         context, before = self._context, kept.link
         lane = before.lane
         assert lane is not None, "its key is a lane's"
@@ -299,14 +331,17 @@ class ResumedLanes:
             both, rest = in_common(context, record, endpoint, attach, kept)
         except ProtocolError:  # the map is malformed
             return False
-        if not _fits(endpoint, lane.target, both):
+        room = endpoint.session.connection.remote_max_frame_size - _AROUND - len(endpoint.name) - len(lane.target)
+        maps = (states(both, longest) for longest in (_LONG, _SHORT))
+        ours = next((each for each in maps if _octets_of(each) <= room), None)
+        if ours is None:
             return False
         seconds = seconds_kept(self._config, attach.target)
         endpoint.attach(
             source=attach.source,
             target=lane_target(lane.target, seconds),
             rcv_settle_mode=_SECOND,
-            unsettled=states(both, _LONG),
+            unsettled=ours,
             offered_capabilities=(WHOLE_MAP,),
         )
         pool = FixedCredit(0)  # for what is resumed alone
@@ -318,9 +353,12 @@ class ResumedLanes:
         incoming.credit_sink.firm = True  # its credit is announced once, and not taken back
         if both:
             pool.let_resume(incoming.credit_sink, len(both))
-        if rest:
-            context.chores.do(settle_rest(context, rest, kept))
-        context.termini.resumed(kept)
+        if is_part:
+            kept.parts = with_item(kept.parts, endpoint.name)
+        else:
+            if rest:
+                context.chores.do(settle_rest(context, rest, kept))
+            context.termini.resumed(kept)
         record.incoming[incoming] = None
         if seconds:
             keep_lane(context, incoming, seconds)
@@ -344,8 +382,14 @@ def _may_live(record: ConnectionRecord) -> bool:
     return error.condition != ConnectionCondition.CONNECTION_FORCED or (error.info or {}).keys() >= LIVES.keys()
 
 
-def _fits(endpoint: Receiver, lane: str, deliveries: dict[bytes, Unsettled]) -> bool:
-    octets = _AROUND + len(endpoint.name) + len(lane)
-    for tag, entry in deliveries.items():
-        octets += _OF_ENTRY + len(tag) + min(max(len(told_outcome(entry) or b""), 16), _LONG)
-    return octets <= endpoint.session.connection.remote_max_frame_size
+def _octets(tag: bytes, state: bytes) -> int:
+    """Return the octets of an entry of a map, and of that of the answer."""
+    return _OF_ENTRY + len(tag) + min(max(len(state), _OF_STATE), _LONG)
+
+
+def _octets_of(unsettled: Mapping[bytes, DeliveryState]) -> int:
+    """Return the octets of a map of the states that are known here."""
+    octets = 0
+    for tag, state in unsettled.items():
+        octets += _OF_ENTRY + len(tag) + (len(state.octets) if isinstance(state, Extension) else _OF_STATE)
+    return octets

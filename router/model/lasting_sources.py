@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from amqpmesh.router.model.lasting_termini import SuspendedTerminus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from amqpmesh.router.amqp.link import Sender
     from amqpmesh.router.amqp.standard.performatives import Attach
@@ -16,13 +16,22 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import LinkKey, OutgoingLink
 
 
+class Part(NamedTuple):
+    """Deliveries of a lane that come back by a link of their own, since no frame has room for the map of all."""
+
+    name: str
+    """Of that link."""
+    entries: Sequence[tuple[int, bytes]]
+    """The ids and the delivery-tags; an id of -1: it is in no ledger."""
+
+
 class SuspendedSource(SuspendedTerminus):
     """A source whose receiver is away. What the receiver has got stays its own until it returns, or its time is over.
 
     The deliveries stay in the ledger of the session that they left by.
     """
 
-    __slots__ = ("asked", "flow_state")
+    __slots__ = ("asked", "flow_state", "part")
 
     link: OutgoingLink
 
@@ -32,6 +41,8 @@ class SuspendedSource(SuspendedTerminus):
         self.flow_state = link.endpoint.flow_state
         #: Of a lane: the link that is to go on with it, once the neighbour has answered; None: it was not asked.
         self.asked: OutgoingLink | None = None
+        #: Of a lane: what the neighbour was asked to go on with, until that has come back; None: all of it.
+        self.part: Part | None = None
 
     @property
     def unsettled(self) -> int:
@@ -46,6 +57,15 @@ class OurMap(NamedTuple):
     """States by delivery-tag."""
     is_incomplete: bool
     """Not all of it fits into a frame of the receiver."""
+
+
+class LaneMap(NamedTuple):
+    """The unsettled map of a lane, or the beginning of it."""
+
+    states: Mapping[bytes, bytes]
+    """Encoded, by delivery-tag: of what has left whole."""
+    part: Sequence[tuple[int, bytes]] | None
+    """The deliveries that it names, as in `Part`; None: it names all."""
 
 
 class LastingSources(Protocol):
@@ -65,11 +85,17 @@ class LastingSources(Protocol):
         Returns: whether that is to be done before it gets others.
         """
 
-    def lane_map(self, source: SuspendedSource) -> dict[bytes, bytes]:
-        """Return our map of a lane whose neighbour is back: the encoded states of what has left whole."""
+    def lane_map(self, source: SuspendedSource, octets_of: Callable[[bytes, bytes], int], room: int) -> LaneMap:
+        """Return our map of a lane whose neighbour is back, or of its `part`, if there is one.
 
-    def ask(self, source: SuspendedSource, outgoing: OutgoingLink) -> None:
-        """Note that a neighbour was sent the map of a lane, over the link that is to go on with it."""
+        Args: octets_of: returns the octets of an entry, by its tag and its state. room: octets for all entries.
+        """
+
+    def ask(self, source: SuspendedSource, outgoing: OutgoingLink, again: Callable[[], None]) -> None:
+        """Note that a neighbour was sent the map of a lane, over the link that is to go on with it.
+
+        Args: again: is called once the `part` has come back, and no other.
+        """
 
     def answered(self, outgoing: OutgoingLink, attach: Attach) -> None:
         """Go on with a lane whose neighbour has answered with its map, or end what it knows nothing of.

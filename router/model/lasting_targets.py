@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.kernel import Delivery, FastDelivery, FastMulticast, KernelSession
     from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.links import IncomingLink, LinkKey
+    from amqpmesh.router.small_set import SmallSet
 
 
 class SuspendedTarget(SuspendedTerminus):
@@ -21,7 +22,7 @@ class SuspendedTarget(SuspendedTerminus):
     outcomes are kept meanwhile.
     """
 
-    __slots__ = ("holder", "is_moved")
+    __slots__ = ("holder", "is_moved", "parts")
 
     link: IncomingLink
 
@@ -37,6 +38,8 @@ class SuspendedTarget(SuspendedTerminus):
         self.holder.remote_handle = 0  # no link is looked at for its last delivery
         #: All of them were moved to `holder`.
         self.is_moved = False
+        #: Of a lane: the links that have taken over parts of its deliveries, by name.
+        self.parts: SmallSet[str] = ()
 
     @property
     def deliveries(self) -> dict[bytes, Delivery | FastDelivery | FastMulticast]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.shortening import short_state
+from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.reattaching import read_map
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
-from amqpmesh.router.kernel import Delivery, FastDelivery, FastLeg, sent_tag
+from amqpmesh.router.kernel import Delivery, FastDelivery, FastLeg, expand_sent, left_in_second, sent_tag
 from amqpmesh.router.resumption.sent_deliveries import WHOLE, SentDelivery, Step, Then
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.model.lasting_sources import SuspendedSource
+    from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.resumption.kept_octets import KeptOctets
 
 #: Octets of an entry of a map beside its tag and its state.
@@ -49,6 +51,8 @@ class Plan(NamedTuple):
     steps: deque[Planned]
     is_round: bool
     """One of the maps is incomplete: the link only resumes deliveries, and is then attached again (§2.7.3)."""
+    is_part: bool
+    """More of the lane is to follow by other links."""
     tells: bool
     """The receiver's map says something new, or there is nothing to resume: the next round need not wait."""
 
@@ -138,3 +142,37 @@ def known_of(entry: Sent, default: bytes, keeps: KeptOctets | None, *, second: b
     if not is_outcome(stated):
         stated = None
     return entry.tag, SentDelivery(entry.complete, leg.outcome, stated, second, default, is_kept)
+
+
+def hand_over(delivery: Delivery, source: SuspendedSource, outgoing: OutgoingLink) -> None:
+    """Let a delivery be of the link that resumes it."""
+    before, after, leg = source.flow_state, outgoing.endpoint.flow_state, delivery.leg
+    if before.unsettled.get(delivery.tag) is delivery:
+        del before.unsettled[delivery.tag]
+    delivery.link = after
+    if leg is not None:
+        if outgoing.lane is not None and not left_in_second(delivery):
+            delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value  # as at first (§2.7.5)
+        after.unsettled[delivery.tag] = delivery
+        leg.outgoing = outgoing
+        if leg.counted:
+            before.outstanding -= 1
+            after.outstanding += 1
+
+
+def take_id(delivery: Delivery) -> None:
+    """Take the id of a delivery, which no frame can name any more, and leave it in the unsettled map of its link."""
+    ledger = delivery.link.session.outgoing
+    if ledger.find(delivery.delivery_id) is delivery:
+        ledger.remove(delivery.delivery_id)
+    delivery.delivery_id = -1
+
+
+def find(source: SuspendedSource, planned: Planned) -> Delivery | None:
+    """Return a delivery of a source; None: it has been settled since it was compared."""
+    state = source.flow_state
+    if planned.delivery_id < 0:
+        left = state.unsettled.get(planned.tag)
+        return left if isinstance(left, Delivery) else None
+    found = expand_sent(state.session, [planned.delivery_id])
+    return found[0] if found and found[0].link is state else None

@@ -29,11 +29,11 @@ from amqpmesh.router.kernel import (
     RELEASED_STATE,
     Delivery,
     FastMulticast,
-    expand_sent,
     left_in_second,
     parked_ids,
+    sent_tag,
 )
-from amqpmesh.router.model.lasting_sources import LastingSources, OurMap
+from amqpmesh.router.model.lasting_sources import LaneMap, LastingSources, OurMap
 from amqpmesh.router.model.links import OutgoingLink
 from amqpmesh.router.resumption.kept_octets import KeptOctets, OctetStore
 from amqpmesh.router.resumption.return_plans import (
@@ -41,16 +41,19 @@ from amqpmesh.router.resumption.return_plans import (
     Planned,
     Resumption,
     Return,
+    find,
     fitting,
+    hand_over,
     known_of,
     put_off,
     read,
     shortened,
+    take_id,
 )
 from amqpmesh.router.resumption.sent_deliveries import NULL, WHOLE, ReceiversMap, Step, Then, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from amqpmesh.router.amqp.link import Sender
     from amqpmesh.router.amqp.standard.performatives import Attach
@@ -77,6 +80,8 @@ class ReturningReceivers(LastingSources):
         self._returning: dict[OutgoingLink, Return] = {}
         #: Links to neighbours that are to go on with a source, and whose attach is not answered yet.
         self._asked: dict[OutgoingLink, SuspendedSource] = {}
+        #: For lanes of which a part comes back: called once that is here.
+        self._again: dict[SuspendedSource, Callable[[], None]] = {}
         #: Of sessions that have ended: the ids of what each link had unsettled. A ledger is searched once for all.
         self._ids: dict[KernelSession, dict[KernelLink, list[int]]] = {}
 
@@ -131,6 +136,7 @@ class ReturningReceivers(LastingSources):
         node.returning -= 1
         self._context.touch(node)
         self._plans.pop(source, None)
+        self._again.pop(source, None)
         ids = self._ids.get(state.session)
         if ids is not None:
             ids.pop(state, None)
@@ -139,28 +145,36 @@ class ReturningReceivers(LastingSources):
 
     # ----------------------------------------------------------------------------------------------------------- lanes
 
-    def lane_map(self, source: SuspendedSource) -> dict[bytes, bytes]:
+    def lane_map(self, source: SuspendedSource, octets_of: Callable[[bytes, bytes], int], room: int) -> LaneMap:
         """Return the map of a lane that is to be resumed, as `LastingSources.lane_map` does."""
         ours: dict[bytes, bytes] = {}
-        for _, entry in self._entries(source):
+        named: list[tuple[int, bytes]] = []
+        for delivery_id, entry in self._entries(source):
             tag, known = known_of(entry, source.link.default_outcome, None, second=False)
-            if known.is_whole:
-                ours[tag] = known.outcome or known.stated or WHOLE
-        return ours
+            if not known.is_whole:
+                continue
+            state = known.outcome or known.stated or WHOLE
+            room -= octets_of(tag, state)
+            if room < 0:
+                return LaneMap(ours, named)
+            ours[tag] = state
+            named.append((delivery_id, tag))
+        return LaneMap(ours, None)
 
-    def ask(self, source: SuspendedSource, outgoing: OutgoingLink) -> None:
+    def ask(self, source: SuspendedSource, outgoing: OutgoingLink, again: Callable[[], None]) -> None:
         """Note that a neighbour was asked to go on with a lane, as `LastingSources.ask` does."""
         self._asked[outgoing] = source
         source.asked = outgoing
+        self._again[source] = again
 
     def answered(self, outgoing: OutgoingLink, attach: Attach) -> None:
         """Go on with a lane, as `LastingSources.answered` does."""
         source = self._asked.pop(outgoing, None)
         if source is None:
             return
-        source.asked = None
         termini = self._context.termini
         if termini.suspended(source.key) is not source:
+            source.asked = None
             detach_if_done(self._context, outgoing)
             return
         is_known = attach.unsettled is not None
@@ -170,13 +184,30 @@ class ReturningReceivers(LastingSources):
         except ProtocolError:
             is_known = False
         if not is_known:
+            source.asked = None
             termini.end(source, "the neighbour knows nothing of it")
             detach_if_done(self._context, outgoing)
             return
-        comes = self.bring(source, outgoing)
-        termini.resumed(source)
+        if source.part is None:
+            source.asked = None
+            comes = self.bring(source, outgoing)
+            termini.resumed(source)
+        else:
+            termini.give_time(source, source.grant.timeout)  # nothing else is asked of the neighbour meanwhile
+            comes = self.bring(source, outgoing)
         if not comes:
             detach_if_done(self._context, outgoing)
+
+    def _part_is_here(self, source: SuspendedSource) -> None:
+        """Ask for the next part of a lane, of which one has come back."""
+        source.part = source.asked = None
+        session = source.flow_state.session
+        ids = self._ids.get(session, {}).get(source.flow_state, [])
+        left = next((at for at, each in enumerate(ids) if session.outgoing.find(each) is not None), len(ids))
+        del ids[:left]
+        again = self._again.pop(source, None)
+        if again is not None:
+            again()
 
     # ------------------------------------------------------------------------------------------------------------ back
 
@@ -217,7 +248,8 @@ class ReturningReceivers(LastingSources):
         tells = is_empty or any(
             each.step.said is not None or each.step.then in (Then.ABORT, Then.SEND) for each in planned
         )
-        self._plans[source] = Plan(planned, not is_lane and (is_part or not complete), tells)
+        is_round = not is_lane and (is_part or not complete)
+        self._plans[source] = Plan(planned, is_round, is_lane and source.part is not None, tells)
         self._count(planned, theirs)
         return OurMap(ours, is_part)
 
@@ -228,7 +260,7 @@ class ReturningReceivers(LastingSources):
         if source.flow_state.keeps is not None:
             outgoing.endpoint.flow_state.keeps = source.flow_state.keeps
         if not (plan.steps or plan.is_round):
-            self._close(source)
+            self._has_moved(source, plan)
             return False
         self._returning[outgoing] = Return(source, plan.steps, deque(), plan)
         outgoing.node.returning += 1
@@ -240,7 +272,7 @@ class ReturningReceivers(LastingSources):
             for _ in range(min(_AT_ONCE, len(back.planned))):
                 self._move(outgoing, back, back.planned.popleft())
             if not back.planned:
-                self._close(back.source)
+                self._has_moved(back.source, back.plan)
                 self.go_on(outgoing)
                 break
             yield
@@ -249,11 +281,11 @@ class ReturningReceivers(LastingSources):
         """Pass on what the receiver's map says of a delivery, and move it to the new link if it is to be resumed."""
         _, tag, step = planned
         after = outgoing.endpoint.flow_state
-        delivery = _find(back.source, planned)
+        delivery = find(back.source, planned)
         leg = None if delivery is None else delivery.leg
         message_format = 0 if delivery is None else delivery.message_format
         if delivery is not None and leg is not None:
-            _take_id(delivery)
+            take_id(delivery)
             if step.then in (Then.ABORT, Then.END) or (step.then is Then.STAY and not back.plan.is_round):
                 if step.said is RELEASED_STATE:
                     leg.relay.attempts -= 1  # nobody has tried
@@ -263,7 +295,7 @@ class ReturningReceivers(LastingSources):
                 receiver_said(self._context, leg, delivery, step.said, settled=False)
         if step.then is Then.STAY and back.plan.is_round:
             if delivery is not None:
-                self._hand_over(delivery, back.source, outgoing)
+                hand_over(delivery, back.source, outgoing)
             return
         if step.state is None:
             return
@@ -272,28 +304,16 @@ class ReturningReceivers(LastingSources):
             settled = step.then is not Then.ABORT
             delivery = Delivery(after, tag, message_format, settled, False)
         else:
-            self._hand_over(delivery, back.source, outgoing)
+            hand_over(delivery, back.source, outgoing)
         back.due.append(Resumption(delivery, step.state, step.then))
 
-    @staticmethod
-    def _hand_over(delivery: Delivery, source: SuspendedSource, outgoing: OutgoingLink) -> None:
-        before, after, leg = source.flow_state, outgoing.endpoint.flow_state, delivery.leg
-        if before.unsettled.get(delivery.tag) is delivery:
-            del before.unsettled[delivery.tag]
-        delivery.link = after
-        if leg is not None:
-            if outgoing.lane is not None and not left_in_second(delivery):
-                delivery.rcv_settle_mode = ReceiverSettleMode.FIRST.value  # as at first (§2.7.5)
-            after.unsettled[delivery.tag] = delivery
-            leg.outgoing = outgoing
-            if leg.counted:
-                before.outstanding -= 1
-                after.outstanding += 1
-
-    def _close(self, source: SuspendedSource) -> None:
-        """End the former link of a source, whose deliveries have been moved."""
-        self._let_go(source)
-        close_link(self._context, source.link)
+    def _has_moved(self, source: SuspendedSource, plan: Plan) -> None:
+        """End the former link of a source, if all of its deliveries have been moved."""
+        if plan.is_part:
+            self._part_is_here(source)
+        else:
+            self._let_go(source)
+            close_link(self._context, source.link)
 
     def _count(self, planned: Iterable[Planned], theirs: Mapping[bytes, bytes | None]) -> None:
         counts = self._context.termini.counts
@@ -309,9 +329,16 @@ class ReturningReceivers(LastingSources):
                     counts.restated += short_state(said) != step.state
 
     def _entries(self, source: SuspendedSource) -> Iterator[tuple[int, Sent]]:
-        """Yield the unsettled deliveries of a source with their ids, in the order in which they have left."""
+        """Yield the unsettled deliveries of a source, or of its part, with their ids, in the order in which they have
+        left."""
         state = source.flow_state
         session = state.session
+        if source.part is not None:
+            for delivery_id, tag in source.part.entries:
+                of_part = session.outgoing.find(delivery_id) if delivery_id >= 0 else state.unsettled.get(tag)
+                if of_part is not None and not isinstance(of_part, FastMulticast) and sent_tag(of_part) == tag:
+                    yield delivery_id, of_part
+            return
         if session.channel == -1:
             ids = self._ids.get(session)
             if ids is None:
@@ -439,7 +466,7 @@ class ReturningReceivers(LastingSources):
         if back.planned:
             while back.planned:
                 self._move(outgoing, back, back.planned.popleft())
-            self._close(back.source)
+            self._has_moved(back.source, back.plan)
         outgoing.node.returning -= 1
         self._context.touch(outgoing.node)
 
@@ -448,21 +475,3 @@ class ReturningReceivers(LastingSources):
         termini = self._context.termini
         if termini.suspended(source.key) is source and source.asked is None:
             termini.end(source, "the neighbour refuses it")
-
-
-def _take_id(delivery: Delivery) -> None:
-    """Take the id of a delivery, which no frame can name any more, and leave it in the unsettled map of its link."""
-    ledger = delivery.link.session.outgoing
-    if ledger.find(delivery.delivery_id) is delivery:
-        ledger.remove(delivery.delivery_id)
-    delivery.delivery_id = -1
-
-
-def _find(source: SuspendedSource, planned: Planned) -> Delivery | None:
-    """Return a delivery of a source; None: it has been settled since it was compared."""
-    state = source.flow_state
-    if planned.delivery_id < 0:
-        left = state.unsettled.get(planned.tag)
-        return left if isinstance(left, Delivery) else None
-    found = expand_sent(state.session, [planned.delivery_id])
-    return found[0] if found and found[0].link is state else None

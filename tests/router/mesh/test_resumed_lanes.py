@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.config.file import AddressConfig
-from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, Accounts, FrayedWire
+from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, tell
 from tests.support.worlds.meshes import INSECURE, World
 from tests.support.worlds.network import Arrival, message
 
@@ -73,43 +71,6 @@ def test_what_was_on_its_way_goes_on_after_a_cut(wire: tuple[str, str], mode: Re
     assert story.heard() == [ACCEPTED] * 3
     assert story.consumer.take() == []
     story.world.leave()
-
-
-def tell(seed: int, mode: ReceiverSettleMode, *, routers: str = "AB", how: str = "anycast") -> set[type[DeliveryState]]:
-    """Have messages pass while connections are lost at random octets. Returns: the kinds of outcomes heard."""
-    edges = list(pairwise(routers))
-    prefix = "news/" if how == "tree" else "to"
-    accounts = Accounts(routers, edges, seed, mode, prefix=prefix, anonymous=how == "transit")
-    random, world = accounts.random, accounts.world
-    for _ in range(3):
-        one, two = random.choice(edges)
-        world.cut(*world.between(one, two))
-        kind = random.choice(["both", "one", "silent"])
-        octets = {each: random.randrange(250, 2500) for each in (one, two)}
-        if kind != "both":
-            del octets[random.choice((one, two))]
-        wire = FrayedWire(world, one, two, octets)
-        world.add(wire)
-        for _ in range(20):
-            accounts.send(random.randrange(3))
-            world.advance(random.choice((0.01, 0.1)))
-            accounts.decide()
-            if wire.is_torn:
-                break
-        if kind == "silent":
-            world.advance(random.choice((2.0, 8.0)))  # the hold time is three seconds
-        if wire in world.wires and random.random() < 0.8:
-            world.cut(wire)
-        world.advance(random.choice((0.0, 0.3)))
-        if random.random() < 0.5:
-            accounts.decide()
-        world.join(one, two)
-        world.advance(random.choice((0.05, 2.0)))
-    world.cut(*[each for each in world.wires if isinstance(each, FrayedWire)])
-    accounts.finish()
-    kinds = accounts.check()
-    world.leave()
-    return kinds
 
 
 @pytest.mark.parametrize("seed", range(4))

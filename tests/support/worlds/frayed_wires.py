@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 from amqpmesh.policies.distribution import Distribution
@@ -29,7 +30,8 @@ class FrayedWire(Wire):
         """Args: octets: how many of those from a router arrive; of a router that is not named, all do."""
         self._left = dict(octets)
         self.is_torn = False
-        super().__init__(world, world[one].core, world[two].core, 1, idle_time_out=5.0)
+        cores = world[one].core, world[two].core
+        super().__init__(world, *cores, 1, idle_time_out=5.0, max_frame_size=world.max_frame_size)
 
     def carry(self, now: float) -> bool:
         """Carry what still arrives. Returns: whether any octets have left."""
@@ -62,10 +64,14 @@ class Accounts:
         *,
         prefix: str = "to",
         anonymous: bool = False,
+        credit: int = 50,
+        **world: int,
     ) -> None:
-        """Args: prefix: of the addresses; `news/` is multicast. anonymous: messages name their own addresses."""
+        """Args: prefix: of the addresses; `news/` is multicast. anonymous: messages name their own addresses. credit:
+        of each receiver. world: as of `World`.
+        """
         self.random = Random(seed)
-        self.world = World(routers, edges, NEWS, mesh=RESUME)
+        self.world = World(routers, edges, NEWS, mesh=RESUME, **world)
         self._mode = mode
         self._receivers: list[Client] = []
         self._senders: list[tuple[Client, Sender, str | None]] = []
@@ -75,7 +81,7 @@ class Accounts:
         ends = routers[0], routers[-1]
         for here, there in (ends, ends[::-1]):
             receiver = self.world[there].client()
-            receiver.receiver(f"{prefix}{there}", credit=50, rcv=mode)
+            receiver.receiver(f"{prefix}{there}", credit=credit, rcv=mode)
             self._receivers.append(receiver)
             self.world.advance(0.2)
             sender = self.world[here].client()
@@ -135,3 +141,46 @@ def _body(arrival: Arrival) -> str:
 
 def _header(arrival: Arrival) -> int:
     return bytes(arrival.payload).index(b"\x00\x53\x77")
+
+
+def tell(
+    seed: int, mode: ReceiverSettleMode, *, routers: str = "AB", how: str = "anycast", most: int = 2, **world_of: int
+) -> set[type[DeliveryState]]:
+    """Have messages pass while connections are lost at random octets.
+
+    Args: how: anycast, tree or transit. most: messages that an end sends at once. world_of: as of `Accounts`.
+    Returns: the kinds of outcomes heard.
+    """
+    edges = list(pairwise(routers))
+    prefix = "news/" if how == "tree" else "to"
+    accounts = Accounts(routers, edges, seed, mode, prefix=prefix, anonymous=how == "transit", **world_of)
+    random, world = accounts.random, accounts.world
+    for _ in range(3):
+        one, two = random.choice(edges)
+        world.cut(*world.between(one, two))
+        kind = random.choice(["both", "one", "silent"])
+        octets = {each: random.randrange(250, 2500) for each in (one, two)}
+        if kind != "both":
+            del octets[random.choice((one, two))]
+        wire = FrayedWire(world, one, two, octets)
+        world.add(wire)
+        for _ in range(20):
+            accounts.send(random.randrange(most + 1))
+            world.advance(random.choice((0.01, 0.1)))
+            accounts.decide()
+            if wire.is_torn:
+                break
+        if kind == "silent":
+            world.advance(random.choice((2.0, 8.0)))  # the hold time is three seconds
+        if wire in world.wires and random.random() < 0.8:
+            world.cut(wire)
+        world.advance(random.choice((0.0, 0.3)))
+        if random.random() < 0.5:
+            accounts.decide()
+        world.join(one, two)
+        world.advance(random.choice((0.05, 2.0)))
+    world.cut(*[each for each in world.wires if isinstance(each, FrayedWire)])
+    accounts.finish()
+    kinds = accounts.check()
+    world.leave()
+    return kinds

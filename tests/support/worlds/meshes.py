@@ -79,9 +79,10 @@ class Wire:
         latency: float = 0.0,
         lanes_of: str | None = None,
         idle_time_out: float = 0.0,
+        max_frame_size: int = LISTENER.max_frame_size,
     ) -> None:
         """Args: latency: seconds, each way. With any, a router has one batch on the way at a time. lanes_of: the tenant
-        whose lanes alone it is for. idle_time_out: of both ends.
+        whose lanes alone it is for. idle_time_out, max_frame_size: of both ends.
         """
         connector = _connector(
             url="amqp://127.0.0.1:5672",
@@ -89,12 +90,14 @@ class Wire:
             role="mesh",
             cost=cost,
             idle_time_out=idle_time_out,
+            max_frame_size=max_frame_size,
         )
+        listener = replace(LISTENER, idle_time_out=idle_time_out, max_frame_size=max_frame_size)
         now = world.now
         self.connect(
             world,
             (one, one.connect(connector, "127.0.0.1", now, secured=False, lanes_of=lanes_of)),
-            (two, two.accept(replace(LISTENER, idle_time_out=idle_time_out), "127.0.0.1", now, secured=False)),
+            (two, two.accept(listener, "127.0.0.1", now, secured=False)),
             latency,
         )
         self.ends[1][1].cost = cost
@@ -167,17 +170,19 @@ class World:
         latency: Callable[[], float] = lambda: 0.0,
         tap: Callable[[str, str, bytes], None] | None = None,
         idle_time_out: float = 0.0,
+        max_frame_size: int = LISTENER.max_frame_size,
         **settings: object,
     ) -> None:
         """Args: edges: two routers, and the cost of a hop between them. own: a pattern that one router has alone.
         members: `[mesh]` of single routers, where it differs. settle: seconds to
         find each other. latency: of the next wire, seconds. tap: gets the octets from one router to another, frames
-        unchanged. idle_time_out: of connections between routers, seconds.
+        unchanged. idle_time_out, max_frame_size: of connections between routers, seconds and octets.
         """
         self.now = 100.0
         self.latency = latency
         self.tap = tap
         self.idle_time_out = idle_time_out
+        self.max_frame_size = max_frame_size
         self.wires: list[Wire] = []
         #: Wires that may have octets to carry.
         self._awake: dict[Wire, None] = {}
@@ -206,7 +211,8 @@ class World:
 
     def join(self, one: str, two: str, cost: int = 1, lanes_of: str | None = None) -> Wire:
         """Connect two routers. Args: lanes_of: the tenant whose lanes alone the connection is for."""
-        wire = Wire(self, self[one].core, self[two].core, cost, self.latency(), lanes_of, self.idle_time_out)
+        cores = self[one].core, self[two].core
+        wire = Wire(self, *cores, cost, self.latency(), lanes_of, self.idle_time_out, self.max_frame_size)
         self.add(wire)
         return wire
 
