@@ -272,7 +272,8 @@ def load(file: Path) -> RouterConfig:
             _check_files(each, file, f"{key}[{position}]")
     for position, listener in enumerate(config.listeners):
         _check_files(listener, file, f"listener[{position}]")
-        _check_users(listener.users_files, file, f"listener[{position}].users")
+        if not any(listener.users_files == each.users_files for each in config.listeners[:position]):
+            _check_users(listener.users_files, file, f"listener[{position}].users")
     for position, connector in enumerate(config.connectors):
         _check_files(connector, file, f"connector[{position}]")
     return config

@@ -19,7 +19,6 @@ scramp is imported only to check a password: routers without users do not need i
 import base64
 import fcntl
 import hmac
-import json
 import os
 import secrets
 import tempfile
@@ -40,6 +39,7 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
     decoy_iterations,
 )
 from amqpmesh.router.config.tables import parsed
+from amqpmesh.router.config.users_text import OtherTextError, lines, written_users
 
 PLAIN_VERIFIER = "SCRAM-SHA-256"
 _KEY_SIZES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
@@ -74,7 +74,8 @@ class Users:
         those that are in some.
         """
         self._groups = {} if groups is None else {user: names for user, names in groups.items() if names}
-        self._verifiers = {user: dict(keys) for user, keys in verifiers.items()}
+        # The inner mappings are shared with the users before: they never change, and there may be 100,000.
+        self._verifiers = dict(verifiers)
         self.disabled = disabled
         counts = {keys.iterations for verifiers in self._verifiers.values() for keys in verifiers.values()}
         #: The iteration counts of the verifiers, each once, for `Authenticator`.
@@ -89,28 +90,46 @@ class Users:
         return cls(verifiers, frozenset().union(*(each.disabled for each in parts)), groups)
 
     @classmethod
-    def load(cls, *files: Path) -> Self:
+    def load(cls, *files: Path, before: Self | None = None) -> Self:
         """Read files such as `users.toml`, together.
 
+        Args: before: users whose verifiers are used again where they are the same, so that no others have to be freed.
         Raises: ConfigError: the file, the user and mechanism, and the fault; or a user is in two files.
         """
         import scramp  # noqa: F401 - now, or all connections would wait for the import at the first login
 
-        found: dict[str, Path] = {}
+        parts = [cls._in_file(file, before) for file in files]
+        if len(parts) > 1:
+            found: dict[str, Path] = {}
+            for file, part in zip(files, parts, strict=True):
+                for user in part.names:
+                    if user in found:
+                        raise ConfigError(str(file), user, f"is in {found[user]}, too")
+                    found[user] = file
+        return cls.together(parts)
+
+    @classmethod
+    def _in_file(cls, file: Path, before: Self | None) -> Self:
+        try:
+            return cls._in_tables(written_users(file), file, before)
+        except (OtherTextError, OSError, UnicodeDecodeError):  # a person has written it, or `parsed` says what is wrong
+            return cls._in_tables(parsed(file).items(), file, before)
+
+    @classmethod
+    def _in_tables(cls, tables: Iterable[tuple[str, object]], file: Path, before: Self | None) -> Self:
+        """Return the users in a file. Args: tables: of its users, by their names. before: as of `load`."""
         verifiers, disabled, groups = {}, set(), {}
-        for file in files:
-            for user, table in parsed(file).items():
-                if user in found:
-                    raise ConfigError(str(file), user, f"is in {found[user]}, too")
-                found[user] = file
-                if isinstance(table, dict) and "disabled" in table:
-                    if not isinstance(table["disabled"], bool):
-                        raise ConfigError(str(file), f"{user}.disabled", "must be true or false")
-                    if table.pop("disabled"):
-                        disabled.add(user)
-                if isinstance(table, dict) and "groups" in table:
-                    groups[user] = _read_groups(table.pop("groups"), file, f"{user}.groups")
-                verifiers[user] = dict(_read_user(user, table, file))
+        for user, table in tables:
+            if isinstance(table, dict) and "disabled" in table:
+                if not isinstance(table["disabled"], bool):
+                    raise ConfigError(str(file), f"{user}.disabled", "must be true or false")
+                if table.pop("disabled"):
+                    disabled.add(user)
+            if isinstance(table, dict) and "groups" in table:
+                groups[user] = _read_groups(table.pop("groups"), file, f"{user}.groups")
+            keys: Mapping[str, ScramKeys] = dict(_read_user(user, table, file))
+            known = None if before is None else before.verifiers(user)
+            verifiers[user] = known if known == keys else keys
         return cls(verifiers, frozenset(disabled), groups)
 
     def __contains__(self, user: str) -> bool:
@@ -214,7 +233,7 @@ class Users:
                 with suppress(FileNotFoundError, PermissionError):
                     before = target.stat()
                     os.fchown(stream.fileno(), before.st_uid, before.st_gid)
-                stream.write("".join(_lines(self._verifiers, self.disabled, self._groups)))
+                stream.writelines(lines(self._verifiers, self.disabled, self._groups))
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, target)
@@ -256,11 +275,18 @@ def group_user(file: Path, user: str, groups: Iterable[str]) -> None:
 
 
 def change_user(
-    files: Sequence[Path], user: str, change: Callable[[Users], Users], *, is_new: bool, most: int
+    files: Sequence[Path],
+    user: str,
+    change: Callable[[Users], Users],
+    *,
+    is_new: bool,
+    most: int,
+    before: Users | None = None,
 ) -> Users:
     """Change a user in that of several files that has it; a new one comes into the first.
 
     Args: change: returns the file's users after the change. most: users of a file, up to which it gets further ones.
+        before: as of `Users.load`.
     Returns: the users of all files after it.
     Raises: ConfigError: one of them is not a file of users. CommandError: `change` raises it. NoSuchUserError,
         ThereAlreadyError, TooManyUsersError. OSError: writing failed.
@@ -269,7 +295,7 @@ def change_user(
         for folder in sorted({file.absolute().parent for file in files}):
             locks.enter_context(_folder_lock(folder))
         name = prepared(user, "user name")
-        found = {file: Users.load(file) for file in files}
+        found = {file: Users.load(file, before=before) for file in files}
         there = next((file for file, users in found.items() if name in users), None)
         if is_new and there is not None:
             raise ThereAlreadyError(f"there is a user {name} already")
@@ -316,28 +342,6 @@ def verifier(mechanism: str, password: str, iterations: int) -> ScramKeys:
         password, iteration_count=iterations, salt=secrets.token_bytes(SALT_SIZE)
     )
     return ScramKeys(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
-
-
-def _lines(
-    verifiers: Mapping[str, Mapping[str, ScramKeys]], disabled: frozenset[str], groups: Mapping[str, tuple[str, ...]]
-) -> Iterator[str]:
-    yield "# Written by `amqpmesh user`: verifiers, no passwords.\n"
-    for user, keys in sorted(verifiers.items()):
-        if user in disabled or user in groups:
-            yield f"\n[{json.dumps(user, ensure_ascii=False)}]\n"
-        if user in disabled:
-            yield "disabled = true\n"
-        if user in groups:
-            yield f"groups = {json.dumps(groups[user], ensure_ascii=False)}\n"
-        for mechanism, entry in keys.items():
-            # SASLprep leaves no control characters, so JSON's quoting is TOML's.
-            yield f"\n[{json.dumps(user, ensure_ascii=False)}.{json.dumps(mechanism)}]\n"
-            yield f"salt = {_base64(entry.salt)}\niterations = {entry.iterations}\n"
-            yield f"stored_key = {_base64(entry.stored_key)}\nserver_key = {_base64(entry.server_key)}\n"
-
-
-def _base64(data: bytes) -> str:
-    return f'"{base64.b64encode(data).decode()}"'
 
 
 def _read_user(user: str, table: object, file: Path) -> Iterator[tuple[str, ScramKeys]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self
 
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
@@ -52,10 +54,18 @@ class Credentials:
     """The users, if a function of the program checks them."""
 
     @classmethod
-    def load(cls, listener: ListenerConfig, mesh: MeshConfig | None = None, *, where: str | None = None) -> Self:
+    def load(
+        cls,
+        listener: ListenerConfig,
+        mesh: MeshConfig | None = None,
+        *,
+        where: str | None = None,
+        users_of: Callable[[tuple[Path, ...]], Users] | None = None,
+    ) -> Self:
         """Read a listener's files.
 
         Args: mesh: holds the files of a listener for the mesh. where: its name in errors; None: the configured name.
+            users_of: reads files of users; None: `Users.load`.
         Raises: ConfigError: a file is missing, or has the wrong content.
         """
         if listener.is_mesh:
@@ -66,7 +76,8 @@ class Credentials:
             raise ConfigError("configuration", f"{where or listener.name}.role", reason)
         if listener.endpoint.is_websocket:
             _demand_websocket(f"{where or listener.name}.url")
-        users = Users.load(*listener.users_files) if listener.users_files else None
+        files = listener.users_files
+        users = None if not files else Users.load(*files) if users_of is None else users_of(files)
         asked = None if listener.user_check is None else AskedUsers(listener.user_check, where or listener.name)
         tls = listener.tls
         if tls is None:
@@ -91,6 +102,26 @@ class Credentials:
         except ValueError as error:
             raise ConfigError(str(tls.revoked), f"{where}.revoked", str(error)) from None
         return cls(context, users, tls.user, revoked, asked)
+
+    @classmethod
+    def load_all(
+        cls,
+        listeners: Iterable[ListenerConfig],
+        mesh: MeshConfig | None = None,
+        before: Mapping[ListenerConfig, Credentials] = MappingProxyType({}),
+    ) -> dict[ListenerConfig, Self]:
+        """Read the files of listeners, those of users once for all listeners that have the same.
+
+        Args: before: of listeners that run; what has not changed in files of users is taken from theirs.
+        Raises: ConfigError: as `load`.
+        """
+        known = {each.users_files: held.users for each, held in before.items() if held.users is not None}
+
+        @cache
+        def users_of(files: tuple[Path, ...]) -> Users:
+            return Users.load(*files, before=known.get(files))
+
+        return {each: cls.load(each, mesh, users_of=users_of) for each in listeners}
 
     def users_for(self, host: str) -> Authenticator | None:
         """Return the users for a client. Args: host: its address."""

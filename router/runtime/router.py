@@ -163,8 +163,7 @@ class Router(LinkFactory):
         policy = None if self.config.policy is None else await aside(partial(read_policy, self.config.policy), mesh)
         token_files = await TokenFiles.read_aside(self.config)
         edge = self._edge
-        for listener in self.config.listeners:
-            edge.credentials[listener] = Credentials.load(listener, mesh)
+        edge.credentials.update(Credentials.load_all(self.config.listeners, mesh))
         credentials = [ConnectorCredentials.load(connector, mesh) for connector in self.config.connectors]
         with ExitStack() as undoing:
             bound, shared = [], self.config.worker is not None

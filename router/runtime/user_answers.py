@@ -42,10 +42,11 @@ async def answer_user(
         wanted = replace(wanted, name=prepared(wanted.name, "user name"))
         listeners = listeners_of(changes.config, wanted)
         if wanted.is_change:
-            files, most = listeners[0].users_files, changes.config.runtime_users
+            files, most, before = listeners[0].users_files, changes.config.runtime_users, changes.users_of(listeners[0])
 
             def write() -> Users:
-                return change_user(files, wanted.name, wanted_users, is_new=wanted.operation == CREATE, most=most)
+                is_new = wanted.operation == CREATE
+                return change_user(files, wanted.name, wanted_users, is_new=is_new, most=most, before=before)
 
             def wanted_users(users: Users) -> Users:
                 return _changed(users, wanted)

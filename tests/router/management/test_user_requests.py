@@ -148,9 +148,9 @@ async def test_a_change_reads_a_file_once_and_compares_its_users_in_a_thread(
     file, read, compared = tmp_path / "users.toml", list[Path](), list[threading.Thread]()
     load, user_changes = Users.load, applying.user_changes
 
-    def loaded(*files: Path) -> Users:
+    def loaded(*files: Path, before: Users | None = None) -> Users:
         read.extend(files)
-        return load(*files)
+        return load(*files, before=before)
 
     def told(*given: Any) -> Any:
         compared.append(threading.current_thread())
@@ -163,7 +163,10 @@ async def test_a_change_reads_a_file_once_and_compares_its_users_in_a_thread(
         for each in router.listeners[1:3]:
             async with connect(each.url, user="ada", **NEW):
                 pass
-    assert read == [file]
+        read_by_one = read.copy()
+        await router.apply()
+    assert read_by_one == [file]
+    assert sorted(read[1:]) == sorted([file, tmp_path / "other.toml"]), "listeners of one file read it once"
     assert len(compared) == 2
     assert threading.main_thread() not in compared
 
