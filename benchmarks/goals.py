@@ -58,6 +58,13 @@ def growth_over_connections(results: Results) -> float:
     return found["500 connections"]["router"]["cpu_us"] / found["1 connection"]["router"]["cpu_us"]
 
 
+def beside_off(case: str) -> Take:
+    """Return a function that divides the CPU of a message on links that would be kept by that on others."""
+    return lambda results: (
+        results["granted"][case]["router"]["cpu_us"] / results["granted"][case]["router off"]["cpu_us"]
+    )
+
+
 def kept(case: str, name: str) -> Take:
     """Return a function for the share of the memory in use that is not freed afterwards."""
     return lambda results: results["memory"][case]["router"][f"kept_{name}"] / results["memory"][case]["router"][name]
@@ -100,6 +107,8 @@ def _all() -> Iterator[Goal]:
     yield Goal("wait of a bystander of hostile peers", 0.1, "s", most("hostile", "seconds"))
     yield Goal("resident memory more for hostile peers", 65_536, "KiB", most("hostile", "kib"))
     yield Goal("the faster of two directions with slow readers, of the slower", 3.0, "", most("directions", "times"))
+    for mode in ("settled", "unsettled", "second"):
+        yield Goal(f"CPU, 100 B {mode}, resumption granted, of off's", 1.03, "", beside_off(f"100 B {mode}"))
     yield Goal("CPU of a message, 500 connections, of one's", 2.0, "", growth_over_connections)
     take = figure("uncompiled", "100 B unsettled", "messages_per_second")
     yield Goal("uncompiled, one pair, 100 B unsettled", 50_000, "/s", take, at_least=True)

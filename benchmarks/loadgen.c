@@ -49,9 +49,9 @@ enum {
 /* ---- options ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    bool sends, listens, settled, second, each, rich, sasl, waits, holds, lossy, tls;
+    bool sends, listens, settled, second, each, rich, sasl, waits, holds, lossy, whole, tls;
     const char *host, *port, *hostname, *address, *certificate, *key;
-    unsigned connections, links, credit, outstanding, max_frame_size, sizes, listening_port;
+    unsigned connections, links, credit, outstanding, lasting, max_frame_size, sizes, listening_port;
     struct { uint32_t octets, times; } size[MOST_SIZES];
     unsigned cycle;                   /* messages after which the sizes begin anew */
     uint64_t count, skip;
@@ -322,16 +322,20 @@ static void put_attach(octets *o, const link_end *l)
     char name[32], address[256];
     snprintf(name, sizeof name, "load-%" PRIu32, l->number);
     address_of(l->number, address, sizeof address);
-    size_t frame = frame_begin(o, AMQP_FRAME), list = list_begin(o, ATTACH, 10), terminus;
+    size_t frame = frame_begin(o, AMQP_FRAME), list = list_begin(o, ATTACH, opt.whole ? 12 : 10), terminus;
     put_text(o, 0xa1, name), put_uint(o, l->handle), put_boolean(o, !opt.sends);
     put_ubyte(o, opt.settled ? 1 : 0), put_ubyte(o, opt.second ? 1 : 0);
     for (unsigned descriptor = 0x28; descriptor <= 0x29; descriptor++) {
-        terminus = list_begin(o, descriptor, 1);
-        put_text(o, 0xa1, address), list_end(o, terminus);
+        bool asks = opt.lasting && opt.sends == (descriptor == 0x29); /* the peer's terminus is to outlive the link */
+        terminus = list_begin(o, descriptor, asks ? 4 : 1);
+        put_text(o, 0xa1, address);
+        if (asks) put_null(o), put_text(o, 0xa3, "connection-close"), put_uint(o, opt.lasting);
+        list_end(o, terminus);
     }
     put_null(o), put_null(o);         /* unsettled, incomplete-unsettled */
     if (opt.sends) put_uint(o, 0);
     else put_null(o);
+    if (opt.whole) put_null(o), put_text(o, 0xa3, "amqpmesh:whole"); /* max-message-size, offered-capabilities */
     list_end(o, list), frame_end(o, frame);
 }
 
@@ -678,6 +682,18 @@ static void on_settled(fields *f)
 
 /* ---- frames ----------------------------------------------------------------------------------------------------- */
 
+/* Seconds that the peer's terminus outlives its link (§3.5.3, §3.5.4). Args: f: of an attach, behind the handle. */
+static uint32_t lasting_of(fields *f)
+{
+    skip(f, opt.sends ? 4 : 3);       /* role, modes; the source before the target */
+    const uint8_t *at = next_field(f), *next;
+    fields terminus;
+    if (!at) return 0;
+    open_list(at, f->end, &terminus, &next);
+    skip(&terminus, 3);
+    return next_uint(&terminus, 0);
+}
+
 static void on_attach(connection *c, fields *f)
 {
     const uint8_t *name = next_field(f);
@@ -698,6 +714,7 @@ static void on_attach(connection *c, fields *f)
         while (c->handles <= handle) c->by_handle[c->handles++] = NULL;
     }
     c->by_handle[handle] = l;
+    if (opt.lasting && !lasting_of(f)) fail("the peer keeps no terminus of %s", text);
     l->attached = true;
     attached++;
     if (opt.listens) put_attach(&c->out, l), list(c);
@@ -1143,6 +1160,8 @@ static const char *const USAGE =
     "  --credit N          default 500           --each          a disposition for each message, not for ranges\n"
     "  --rate N            messages a second in all; default 0: as credit allows\n"
     "  --outstanding N     on each pair, the next one after an outcome; default 0: as credit allows\n"
+    "  --lasting SECONDS   the peer is asked to keep its end of a link that is lost; it fails where the peer does not\n"
+    "  --whole             our unsettled map would name what has come whole (amqpmesh:whole)\n"
     "  --skip N            receive: the first N messages count for neither rate nor latency\n"
     "  --hold              receive: settle nothing until all have come and a line is read\n"
     "  --lossy             receive: gaps between pre-settled messages are counted\n"
@@ -1206,7 +1225,7 @@ static void parse(int argc, char **argv)
     enum {
         URL = 256, LISTEN, PORT, ADDRESS, CONNECTIONS, LINKS, COUNT, SIZE, RICH_SHAPE, SETTLED, SECOND_MODE, CREDIT,
         EACH, RATE, OUTSTANDING, SKIP, HOLD, LOSSY, MAX_FRAME_SIZE, SASL, PATIENCE, WAIT, CERTIFICATE, KEY,
-        HOSTNAME,
+        HOSTNAME, LASTING, WHOLE,
     };
     static const struct option known[] = {
         {"url", 1, 0, URL}, {"listen", 0, 0, LISTEN}, {"port", 1, 0, PORT}, {"address", 1, 0, ADDRESS},
@@ -1215,7 +1234,8 @@ static void parse(int argc, char **argv)
         {"each", 0, 0, EACH}, {"rate", 1, 0, RATE}, {"outstanding", 1, 0, OUTSTANDING}, {"skip", 1, 0, SKIP},
         {"hold", 0, 0, HOLD}, {"lossy", 0, 0, LOSSY}, {"max-frame-size", 1, 0, MAX_FRAME_SIZE}, {"sasl", 0, 0, SASL},
         {"patience", 1, 0, PATIENCE}, {"wait", 0, 0, WAIT}, {"certificate", 1, 0, CERTIFICATE}, {"key", 1, 0, KEY},
-        {"hostname", 1, 0, HOSTNAME}, {0, 0, 0, 0},
+        {"hostname", 1, 0, HOSTNAME}, {"lasting", 1, 0, LASTING}, {"whole", 0, 0, WHOLE},
+        {0, 0, 0, 0},
     };
     if (argc < 2 || (strcmp(argv[1], "send") && strcmp(argv[1], "receive"))) usage("send or receive?");
     opt.sends = !strcmp(argv[1], "send");
@@ -1242,6 +1262,8 @@ static void parse(int argc, char **argv)
         case EACH: opt.each = true; break;
         case RATE: opt.rate = seconds(optarg); break;
         case OUTSTANDING: opt.outstanding = (unsigned)number(optarg, 0, 1 << 20); break;
+        case LASTING: opt.lasting = (unsigned)number(optarg, 1, INT32_MAX); break;
+        case WHOLE: opt.whole = true; break;
         case SKIP: opt.skip = number(optarg, 0, UINT32_MAX); break;
         case HOLD: opt.holds = true; break;
         case LOSSY: opt.lossy = true; break;
@@ -1255,6 +1277,7 @@ static void parse(int argc, char **argv)
         }
     if (optind != argc) usage(argv[optind]);
     if (opt.listens ? opt.sends || opt.host || opt.sasl : !opt.host) usage("--url or, to receive, --listen?");
+    if (opt.listens && opt.lasting) usage("who listens has its own termini: no --lasting");
     if (opt.listens && opt.tls && (!opt.certificate || !opt.key)) usage("TLS needs --certificate and --key");
     if (!strchr(opt.address, '%') && opt.connections * (uint64_t)opt.links > 1)
         usage("an address of several links needs a %");

@@ -13,7 +13,7 @@ from benchmarks.memory import memory, storm
 from benchmarks.metrics import metrics, page
 from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
-from benchmarks.resumption import resumption
+from benchmarks.resumption import granted, resumption
 from benchmarks.tables import Figures, table
 from benchmarks.targets import MODES, SHAPES, Target, Traffic, certificate, direct, forwarders, router, routers, under
 from benchmarks.tenants import tenants
@@ -256,6 +256,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "metrics": metrics,
     "page": page,
     "resumption": resumption,
+    "granted": granted,
     "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,

@@ -6,6 +6,11 @@ resume each delivery. The benchmark measures the CPU that either takes, the long
 the memory of what is kept meanwhile.
 
     python -m benchmarks.resumption [--links 10000] [--deliveries 10] [--connections 10] [--rounds 3]
+
+The part `granted` has nothing to resume: a pair of clients asks for its links to be kept, and another one
+does not.
+
+    python -m benchmarks.run --only granted --rounds 7 [--commit-figures]
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -41,6 +47,7 @@ from amqpmesh.router.model.connections import ConnectionRecord
 from benchmarks.bench import Bench, progress
 from benchmarks.processes import Failed
 from benchmarks.tables import Figures, median, table
+from benchmarks.targets import MODES, Traffic, router, under
 
 T = TypeVar("T")
 
@@ -51,6 +58,7 @@ WINDOW = 2**20
 PART = 2**16  # octets that the router reads at once
 HEADER = b"AMQP\x00\x01\x00\x00"
 BODY = b"\x00\x53\x75\xa0\x04data"
+LASTING = "--lasting", "60"
 SLICE = 0.004  # seconds of chores between looks at other work
 
 
@@ -239,6 +247,36 @@ def resumption(bench: Bench) -> None:
         row += [f"{found['resume_ms']:.0f} ms", f"{found['octets']:,.0f}", f"{found['delivery_octets']:,.0f}"]
         rows.append((case, row))
     columns = ["kept in", "longest pause", "resumed in", "longest pause", "octets of a link", "of a delivery"]
+    table("resumption", columns, rows)
+
+
+def granted(bench: Bench) -> None:
+    """Measure what a message costs whose links would be kept if they were lost, beside links that would not.
+
+    A receiver that does not say of its maps that they name what came whole (`amqpmesh:whole`) has the octets of its
+    messages kept, too.
+    """
+    if bench.router is not None:
+        return
+    rows = []
+    # They take turns at one process: two processes differ by more than what is looked for.
+    with router() as off:
+        targets = [
+            under(off, "router off"),
+            replace(off, name="router", lasting=(*LASTING, "--whole")),
+            replace(off, name="router keeping", lasting=LASTING),
+        ]
+        for mode in MODES:
+            traffic = Traffic(mode=mode)
+            progress(f"granted: {traffic.name}")
+            found = bench.compare("granted", targets, traffic)
+            row = []
+            for name, each in found.items():
+                row += [f"{each['messages_per_second']:,.0f}/s", f"{each['cpu_us']:.3f} s"]
+                if name != "router off":
+                    row[-1] += f" ({each['cpu_us'] / found['router off']['cpu_us'] - 1:+.1%})"
+            rows.append((traffic.name, row))
+    columns = [cell for name in ("off", "granted, unused", "octets kept") for cell in (name, "CPU/million")]
     table("resumption", columns, rows)
 
 

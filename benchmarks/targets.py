@@ -83,6 +83,8 @@ class Target:
     sasl: bool = False
     urls: tuple[str, ...] = ()
     """Those of all routers of a line."""
+    lasting: tuple[str, ...] = ()
+    """Options of clients that ask it to keep their links, should they be lost."""
 
 
 @contextmanager
@@ -91,7 +93,7 @@ def pair(target: Target, traffic: Traffic, count: int, *more: str) -> Iterator[t
 
     Args: more: options of the receiver.
     """
-    common = [*traffic.options(count), "--wait", "--address", f"bench-{time.monotonic_ns()}-%"]
+    common = [*traffic.options(count), *target.lasting, "--wait", "--address", f"bench-{time.monotonic_ns()}-%"]
     sasl = ["--sasl"] if target.sasl else []
     lossy = ["--lossy", "--patience", str(QUIET)] if target.lossy and traffic.mode == "settled" else []
     receiving = [*common, "--skip", str(int(count * SKIPPED)), "--patience", str(PATIENCE), *lossy, *more]

@@ -16,7 +16,7 @@ import pytest
 from benchmarks import wire
 from benchmarks.generator import generate, has_tls, program
 from benchmarks.processes import Failed
-from benchmarks.targets import certificate
+from benchmarks.targets import certificate, router
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the generator is written in C")
 HAS_TLS = shutil.which("cc") is not None and has_tls("cc")
@@ -252,6 +252,25 @@ def test_a_receiver_that_holds_settles_nothing_until_it_is_told() -> None:
         assert sender.result()["outcomes"] == {"accepted": COUNT}
 
 
+def test_a_peer_that_keeps_no_link_is_told_apart_from_one_that_does() -> None:
+    with (
+        generate("receive", "--listen", "--count", str(COUNT)) as receiver,
+        generate("send", "--url", receiver.line()["url"], "--count", str(COUNT), "--lasting", "60") as sender,
+        pytest.raises(Failed, match="keeps no terminus of load-0"),
+    ):
+        sender.line()
+    options = ["--count", str(COUNT), "--lasting", "60"]
+    with (
+        router() as target,
+        generate("receive", "--url", target.receive_url, "--whole", *options) as receiver,
+        generate("send", "--url", target.send_url, *options) as sender,
+    ):
+        receiver.line()
+        sender.line()
+        assert sender.result()["outcomes"] == {"accepted": COUNT}
+        assert receiver.result()["count"] == COUNT
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -263,6 +282,7 @@ def test_a_receiver_that_holds_settles_nothing_until_it_is_told() -> None:
         ["receive", "--listen", "--links", "2", "--address", "one"],
         ["receive", "--listen", "--settled", "--second"],
         ["receive", "--listen", "--count", "many"],
+        ["receive", "--listen", "--lasting", "60"],
     ],
     ids=" ".join,
 )
