@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqpmesh.router.amqp.codec.types import Encoded, ULong
@@ -30,6 +31,7 @@ from amqpmesh.router.management.service import (
     refused,
     text_of,
 )
+from amqpmesh.router.message.content import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.management.service import Changes
     from amqpmesh.router.management.views import View
-    from amqpmesh.router.message.content import Message
 
 LARGEST: Final = 8 * 2**20
 """Octets of the rows of one answer. The tools take a short page for the last one, so it is far above what 500 rows
@@ -257,7 +258,8 @@ def _get_mgmt_nodes(_request: Message, seen: Seen) -> Value:
 
 def _get_log(request: Message, seen: Seen) -> Value:
     """Return the last lines of the log, as lists: its logger, level, text, file, line and time."""
-    if not seen.is_operator:
+    # Lines of the log name users, and the hosts of clients.
+    if not (seen.is_operator and seen.may_read_confidential):
         raise RequestError(FORBIDDEN, "not permitted")
     limit = request.application_properties.get("limit")
     if isinstance(limit, str) and limit.isdecimal():  # as the tool passes on what was typed
@@ -272,7 +274,11 @@ def _get_log(request: Message, seen: Seen) -> Value:
 
 def _get_schema(request: Message, _seen: Seen) -> Value:
     """Return the types of known tools with their attributes, as far as the tools read it, beside our own types."""
-    name = text_of(request.application_properties, "entityType")
+    return _schema_of(text_of(request.application_properties, "entityType"))
+
+
+def _schema_of(name: str | None) -> Value:
+    request = Message(None, application_properties={} if name is None else {"entityType": name})
     if name is not None and not _is_known(name):
         return get_schema(request)
     tables = TABLES if name is None else _tables(request)
@@ -290,12 +296,17 @@ def _get_schema(request: Message, _seen: Seen) -> Value:
     return {"prefix": PREFIXES[0].rstrip("."), "entityTypes": entity_types}
 
 
-def _get_json_schema(request: Message, seen: Seen) -> Value:
+def _get_json_schema(request: Message, _seen: Seen) -> Value:
     indent = request.application_properties.get("indent")
     if isinstance(indent, str) and indent.isdecimal():
         indent = int(indent)
     spaces = int(indent) if isinstance(indent, int) and 0 <= indent <= 8 else None
-    return json.dumps(_get_schema(request, seen), indent=spaces)
+    return _json_schema(text_of(request.application_properties, "entityType"), spaces)
+
+
+@lru_cache(maxsize=4)  # a request for it takes 5 to 8 ms, and the schema does not change while the program runs
+def _json_schema(name: str | None, spaces: int | None) -> str:
+    return json.dumps(_schema_of(name), indent=spaces)
 
 
 _SEARCHES: Final[Mapping[str, Callable[[Message, View, Seen], Steps[Value]]]] = {"QUERY": _query, "READ": _read}

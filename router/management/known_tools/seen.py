@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amqpmesh.policies.managing import CONFIDENTIAL
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.management.entities import PREFIX, TYPES
 from amqpmesh.router.statistics.mesh_statistics import LaneStatistics
@@ -39,6 +40,11 @@ class Seen:
     def is_operator(self) -> bool:
         """True if the sender sees the configuration of the router, and not a tenant's part alone."""
         return bool(self.of("log"))
+
+    @property
+    def may_read_confidential(self) -> bool:
+        """True if the sender may read what is for nobody else, such as users."""
+        return all(map(self._view.may_read, CONFIDENTIAL))
 
     def total(self, kind: str, attribute: str) -> int:
         """Return a sum over all entities of a type."""

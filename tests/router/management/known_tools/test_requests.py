@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from amqpmesh import ListenerConfig, Router, connect
 from amqpmesh.router.address_syntax import of_tools
 from amqpmesh.router.amqp.codec.values import decode, encode
 from amqpmesh.router.amqp.standard.messaging import Source
@@ -19,7 +20,7 @@ from amqpmesh.router.management.entities import TYPES
 from amqpmesh.router.management.known_tools import requests
 from amqpmesh.router.management.known_tools.tables import PREFIXES, TABLES
 from amqpmesh.router.management.requested_changes import NoClientError
-from amqpmesh.router.management.service import Changes
+from amqpmesh.router.management.service import ADDRESS, Changes
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.management.views import Numbers, TenantViews, of_tenant, whole
 from amqpmesh.router.message.content import Message
@@ -253,6 +254,15 @@ def test_the_log_is_for_operators(told: Statistics) -> None:
     view = of_tenant({"router": (told.router,)})
     request = Message({}, application_properties={"operation": "GET-LOG"})
     assert failure(run_to_end(requests.respond(request, view))) == 403
+
+
+async def test_without_a_policy_the_log_is_for_those_alone_who_may_change_the_router() -> None:
+    request = Message({}, application_properties={"operation": "GET-LOG"})
+    listeners = [ListenerConfig(url="amqp://127.0.0.1:0", name=str(manage), manage=manage) for manage in (False, True)]
+    async with Router(id="A", listeners=listeners) as router:
+        for each, status in zip(router.listeners, (403, 200), strict=True):
+            async with connect(each.url) as client, client.requester(ADDRESS) as requester:
+                assert failure(await requester.request(request)) == status, "its lines name users and hosts"
 
 
 @pytest.mark.parametrize("name", TABLES)
