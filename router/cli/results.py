@@ -5,15 +5,19 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
+from amqpmesh.pipeline.severity import Severity
 from amqpmesh.pipeline.work import Selection
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.cli import arguments
-from amqpmesh.router.cli.exit_status import EPILOG, Exit
+from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.summary import duration
 from amqpmesh.router.cli.output.terminal import printable, table
@@ -30,6 +34,15 @@ def declare(actions: Any) -> None:
             help="findings, and rows of the results, without Spark",
             description="Print rows of the results of earlier runs. TABLE is `findings`, for those of all jobs; a job, "
             "for its main table; or JOB/NAME.",
+            epilog=EPILOG,
+        )
+    )
+    _declare_alert(
+        actions.add_parser(
+            "alert",
+            help="tell a file or a webhook of new findings, and of their end",
+            description="Tell of findings that are new since the last time, and of those that are over. Each episode "
+            "is told once. Call it after each run of the jobs.",
             epilog=EPILOG,
         )
     )
@@ -70,6 +83,39 @@ def _declare_show(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print the rows as one JSON object; times are UTC")
     command.set_defaults(command=show)
+
+
+def _declare_alert(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
+    )
+    command.add_argument(
+        "--webhook", metavar="FILE", type=Path, help="a TOML file with the url that alerts are posted to, and its token"
+    )
+    command.add_argument("--file", metavar="FILE", type=Path, help="a file that alerts are appended to, a line each")
+    command.add_argument(
+        "--severity",
+        choices=[*Severity],
+        default=str(Severity.WARNING),
+        help="only findings as bad as that; default: %(default)s",
+    )
+    command.add_argument(
+        "--quiet",
+        metavar="DURATION",
+        type=arguments.age,
+        default=timedelta(hours=1),
+        help="an episode is over if it was not seen for that long; default: 1h",
+    )
+    command.add_argument(
+        "--since",
+        metavar="TIME",
+        type=arguments.moment,
+        default="-1d",
+        help="do not tell of episodes that were over before; default: %(default)s",
+    )
+    command.add_argument("--json", action="store_true", help="print the alerts as one JSON object")
+    command._negative_number_matcher = re.compile(r"-\d")
+    command.set_defaults(command=alert)
 
 
 def _declare_prune(command: argparse.ArgumentParser) -> None:
@@ -126,6 +172,52 @@ def show(given: argparse.Namespace) -> int:
     elif selected.found > len(rows):
         lines += ["", f"the first {len(rows):,} of {selected.found:,} rows; --limit shows more"]
     print("\n".join(printable(line) for line in lines))
+    return Exit.DONE
+
+
+def alert(given: argparse.Namespace) -> int:
+    """Tell of findings. Returns: 0.
+
+    Raises: CommandError: wrong arguments, or no results. RefusedError: a webhook did not take the alerts. OSError: a
+        file cannot be written.
+    """
+    if given.webhook is None and given.file is None:
+        raise CommandError("--webhook or --file: where to?")
+    with extra():
+        from amqpmesh.pipeline import alerts, webhook
+        from amqpmesh.pipeline.files import ordinary
+        from amqpmesh.pipeline.findings import findings
+
+    out = ordinary(given.out)
+    hook = None if given.webhook is None else webhook.Webhook.of(given.webhook)
+    found = findings(given.out)
+    now, quiet, since = time.time_ns(), int(given.quiet.total_seconds() * 1e9), int(given.since.timestamp() * 1e9)
+    told: dict[str, list[alerts.Alert]] = {}
+    failure: webhook.WebhookError | None = None
+    with alerts.memory(out) as known:
+        for target in [name for name in ("file", "webhook") if getattr(given, name) is not None]:
+            some, after = alerts.news(
+                found, known.get(target, {}), now, quiet, least=Severity(given.severity), since=since
+            )
+            try:
+                if some and target == "file":
+                    alerts.append(given.file, some)
+                elif some and hook is not None:
+                    hook.post(alerts.document(some, now))
+            except webhook.WebhookError as error:
+                failure = error
+                continue
+            told[target] = some
+            known[target] = after
+            alerts.remember(out, known)
+    if given.json:
+        print(dump({target: [asdict(each) for each in some] for target, some in told.items()}))
+    else:
+        for target, some in told.items():
+            ended = sum(each.state == "ended" for each in some)
+            print(f"{target}: told of {len(some) - ended:,} that began, and of {ended:,} that ended")
+    if failure is not None:
+        raise RefusedError(str(failure))
     return Exit.DONE
 
 
