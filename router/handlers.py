@@ -358,6 +358,8 @@ class Handlers:
     def _credit_changed(self, _record: ConnectionRecord, event: events.CreditChanged | events.DrainRequested) -> None:
         link = event.link.context
         flow = event.flow
+        if flow.properties and isinstance(link, IncomingLink | OutgoingLink) and link.lane is not None:
+            self._context.routes.link_state(link, flow.properties)
         if isinstance(link, Claim):
             link.flow = event
         elif isinstance(link, OutgoingLink):

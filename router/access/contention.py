@@ -25,8 +25,10 @@ def share_credit(context: Context, node: Node, incoming: IncomingLink) -> None:
     pool = node.pool
     if pool.weights:
         _join(context, pool, incoming.credit_sink)
+        context.routes.contend(node)
     elif incoming.foreign is not None and incoming.foreign.crossing is not None:
         _join(context, pool, incoming.credit_sink)
+        context.routes.contend(node)
         if len(pool.sinks) > 1:
             context.chores.put_off(_join_all(context, node))
 
@@ -66,4 +68,6 @@ def _join_all(context: Context, node: Node) -> Steps[None]:
 def _join(context: Context, pool: Pool, sink: CreditSink) -> None:
     owner = sink.owner
     key = owner.connection.peer.tenant if isinstance(owner, IncomingLink) and owner.lane is None else ""
-    pool.join(sink, key, weight_of(context.policy, key))
+    # At other routers it may have senders as well, and less than its weight here: the mesh weighs it so.
+    weight = pool.weights.get(key)
+    pool.join(sink, key, weight_of(context.policy, key) if weight is None else weight)

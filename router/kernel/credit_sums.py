@@ -248,6 +248,14 @@ class PoolState:
         parts = self._waiters.parts
         return {} if parts is None else {tenant: each.weight for tenant, each in parts.parts.items() if each.sinks}
 
+    @property
+    def contenders(self) -> dict[str, bool]:
+        """Return whether a sink of each tenant was not idle when credit was last granted; as `weights`."""
+        parts = self._waiters.parts
+        if parts is None:
+            return {}
+        return {tenant: each.not_idle > 0 for tenant, each in parts.parts.items() if each.sinks}
+
     def weigh(self, tenant: str, weight: float) -> None:
         """Change the weight of a tenant that has joined."""
         if self._waiters.parts is not None:

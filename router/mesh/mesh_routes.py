@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key, split
+from amqpmesh.router.mesh.contenders import Contenders
 from amqpmesh.router.mesh.reachability import Reachability
 from amqpmesh.router.model.lane import EXTRA_HOPS, MAX_HOPS, Keys, Lane, LaneKind
 from amqpmesh.router.model.local_routes import LocalRoutes
 from amqpmesh.router.model.node import DynamicNode, LocalNode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
+    from amqpmesh.router.amqp.codec.types import Symbol, Value
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.context import Context
     from amqpmesh.router.kernel import TreeHistory
@@ -41,6 +43,7 @@ class MeshRoutes(LocalRoutes):
         self._members = members
         self._routes = routes
         self._keys = Keys(context.id, context.kernel)
+        self._contenders = Contenders(context)
 
     def nodes(self) -> list[LaneNode]:
         """Return the nodes of lanes."""
@@ -92,6 +95,14 @@ class MeshRoutes(LocalRoutes):
     def drop_if_idle(self, node: InternalNode) -> bool:
         """Forget an internal node that has been idle. Returns: whether it was forgotten."""
         return self._routes.drop_if_idle(node)
+
+    def contend(self, node: Node) -> None:
+        """Have senders of several tenants share the credit of an address with those at other routers."""
+        self._contenders.begin(node)
+
+    def link_state(self, link: IncomingLink | OutgoingLink, properties: Mapping[Symbol, Value]) -> None:
+        """Take what a neighbour says of a lane in the properties of a flow (§2.7.4)."""
+        self._contenders.hear(link, properties)
 
     # ------------------------------------------------------------------------------------ messages of anonymous senders
 

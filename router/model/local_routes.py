@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from amqpmesh.router.model.blocked import NO_CONSUMERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from amqpmesh.router.amqp.codec.types import Symbol, Value
     from amqpmesh.router.config.address import AddressConfig
     from amqpmesh.router.kernel import TreeHistory
     from amqpmesh.router.model.blocked import ConsumerRouters
@@ -83,6 +84,14 @@ class LocalRoutes:
     def drop_if_idle(self, node: InternalNode) -> bool:
         """Forget an internal node that has been idle. Returns: whether it was forgotten."""
         raise NotImplementedError
+
+    # Tenants that contend for the credit of a node.
+
+    def contend(self, node: Node) -> None:
+        """Have senders of several tenants share the credit of an address with those at other routers."""
+
+    def link_state(self, link: IncomingLink | OutgoingLink, properties: Mapping[Symbol, Value]) -> None:
+        """Take what a neighbour says of a lane in the properties of a flow (§2.7.4)."""
 
     # Deliveries on lanes.
 
