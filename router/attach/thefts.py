@@ -105,7 +105,10 @@ class Thefts:
             self._twins[key] = now + TWIN_TIME
             self._twins.move_to_end(key)
             return
-        before = [each for each in self._watched.pop(key, ()) if each.time > now - WATCHED]
+        watched = self._watched
+        while watched and next(iter(watched.values()))[-1].time <= now - WATCHED:
+            watched.popitem(last=False)  # they hold connections that may have ended
+        before = [each for each in watched.pop(key, ()) if each.time > now - WATCHED]
         del before[: 1 - LATEST]
         before.append(_Theft(now, robbed, robbed.octets_in))
         if sum(each.robbed.octets_in > each.octets_in for each in before) >= THEFTS:
@@ -122,9 +125,9 @@ class Thefts:
                 seconds=TWIN_TIME,
             )
             return
-        self._watched[key] = before
-        if len(self._watched) > NAMES:
-            self._watched.popitem(last=False)
+        watched[key] = before
+        if len(watched) > NAMES:
+            watched.popitem(last=False)
 
     def has_twins(self, key: LinkKey) -> bool:
         """Tell whether two clients take the link of this name from each other."""

@@ -81,3 +81,33 @@ async def test_what_a_receiver_has_got_is_its_own_until_it_is_back(router, resum
             assert await first.outcome() == outcome
     states = [event["has_state"] for event in rhea.of("message")]
     assert states == ([False, False] if map == "none" else [False, True, False]), "it is resumed before anything new"
+
+
+@pytest.mark.parametrize(
+    ("map", "common", "outcomes"),
+    [
+        pytest.param("none", None, 2, id="without a map, in the same session, deliveries have their ids still"),
+        pytest.param("empty", [], 1, id="what an empty map lacks it has settled"),
+        pytest.param("named", ["first"], 2, id="what it names is resumed, and its outcome is heard"),
+    ],
+)
+async def test_a_sender_that_comes_back_hears_the_outcomes_of_what_it_has_not_settled(
+    router, resume, map, common, outcomes
+):
+    with trio.fail_after(PATIENCE):
+        async with connect(router.url) as connection, connection.receiver("rhea", credit=10) as receiver:
+            rhea = await resume("--address", "rhea", "--map", map)
+            assert await attached(rhea) is None
+            first = await receiver.receive()
+            await detached(rhea)
+            rhea.kill(signal.SIGUSR2)
+            assert await attached(rhea) == common
+            second = await receiver.receive()
+            assert [first.message.body, second.message.body] == ["first", "second"], "the first does not come again"
+            assert first.accept() is (outcomes == 2)
+            second.accept()
+            for _ in range(outcomes):
+                await said(rhea, "outcome")
+            await concluded(rhea)
+    heard = [(each["tag"], each["outcome"]) for each in rhea.of("outcome")]
+    assert sorted(heard) == [("first", "accepted"), ("second", "accepted")][-outcomes:]

@@ -123,6 +123,21 @@ def test_the_names_that_are_watched_are_bounded() -> None:
     assert len(thefts._watched) == NAMES
 
 
+def test_thefts_that_are_long_ago_are_forgotten() -> None:
+    network = Network()
+    for number in range(3):
+        one, other = Twin(network), Twin(network)
+        for each in (one, other):
+            each.resume(name=f"link-{number}")
+        for each in (one, other):
+            each.end.leave()
+        network.advance(WATCHED)
+    one, other = Twin(network), Twin(network)
+    for each in (one, other):
+        each.resume(name="link")
+    assert len(network.core.thefts._watched) == 1
+
+
 def test_the_thefts_of_a_name_that_are_remembered_are_bounded() -> None:
     network = Network()
     network.client()
