@@ -22,7 +22,13 @@ PAUSE = 0.01  # seconds between two messages of a task, so that a test can follo
 
 async def work(given: argparse.Namespace) -> None:
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        connecting = connect(given.url, id=given.id, idle_time_out=given.idle, reconnect=Backoff(longest=0.2))
+        connecting = connect(
+            given.url,
+            id=given.id,
+            hostname=given.hostname,
+            idle_time_out=given.idle,
+            reconnect=Backoff(longest=0.2),
+        )
         async with connecting as connection, trio.open_nursery() as nursery:
             say("opened")
             ending = trio.Event()
@@ -72,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url")
     parser.add_argument("--id")
+    parser.add_argument("--hostname")
     parser.add_argument("--address", default="q")
     parser.add_argument("--receive", action="store_true")
     parser.add_argument("--first", type=int, default=0)
