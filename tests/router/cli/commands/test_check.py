@@ -194,3 +194,16 @@ def test_resumption_within_one_worker_is_told(
     file = write(tmp_path, f"[[listener]]\nurl = 'amqp://127.0.0.1:0'\n{table}\n")
     assert main(["check", "--workers", workers, str(file)]) == 0
     assert ("resumption: works within one worker: " in capsys.readouterr().err) is warns
+
+
+@pytest.mark.parametrize(
+    ("resume", "role", "workers", "warns"),
+    [(10, "mesh", "2", True), (0, "mesh", "2", False), (10, "normal", "2", False), (10, "mesh", "1", False)],
+)
+def test_that_lanes_come_back_at_one_worker_alone_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], resume: int, role: str, workers: str, warns: bool
+) -> None:
+    listener = f"[[listener]]\nurl = 'amqp://127.0.0.1:0'\nrole = '{role}'\n"
+    file = write(tmp_path, f"[mesh]\ninsecure = true\nresume = {resume}\n{listener}")
+    assert main(["check", "--workers", workers, str(file)]) == 0
+    assert ("mesh.resume: works within one worker: " in capsys.readouterr().err) is warns
