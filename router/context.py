@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from amqpmesh.router.amqp.dismantling import dismantle_link
 from amqpmesh.router.amqp.states import LinkEndpointState
@@ -71,17 +71,9 @@ class Errand:
         self.action = action
 
 
-class Foreseen(NamedTuple):
-    """The node of a message that the kernel has asked about, and that the router may decide about next."""
-
-    incoming: IncomingLink
-    to: str
-    """The address, as the message names it."""
-    epoch: int
-    node: Node | None
-    address: str
-    """The address that `to` stands for, after aliases."""
-    refusal: RefusedError | None
+#: A message that the kernel has asked about, and that the router may decide about next: its link, the address that it
+#: names, the epoch, its node, the address after aliases, and the refusal. Each new address makes one: a plain tuple.
+Foreseen: TypeAlias = "tuple[IncomingLink, str, int, Node | None, str, RefusedError | None]"
 
 
 class Context:
@@ -137,6 +129,8 @@ class Context:
         self.timers: Timers[ConnectionRecord | Node | Errand] = Timers()
         #: An address pattern makes messages expire by the wall clock.
         self.honours_expiry = any(each.absolute_expiry for each in config.addresses)
+        #: An address pattern makes a name mean something else than the node of that name, or not that alone.
+        self.has_detours = any(each.is_detour for each in config.addresses)
         #: The rules for clients; None: each client may do everything.
         self.policy: Policy | None = None
         #: The vouches for clients, between routers; None: the mesh has no certificates, or the router is in none.

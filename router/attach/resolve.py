@@ -303,22 +303,22 @@ class Lookup:
 
         Without a mesh and a policy nothing else can be meant by a plain name that no pattern gives another meaning.
         """
-        context = self._context
+        context, connection = self._context, incoming.connection
         if (
             context.policy is not None
             or context.routes.is_in_mesh
-            or incoming.connection.token is not None
+            or connection.token is not None
             or incoming.container is not None
-            or "@" in to
-            or is_reserved(to)
         ):
             return None
-        config = context.nodes.patterns.lookup(to)
-        if config is not None and (
-            config.alias or config.redirect or config.distribution is UNAVAILABLE or config.requires_resumption
-        ):
+        node = context.nodes.find(tenant_of(incoming) if connection.own else connection.peer.tenant, to)
+        if node is None or "@" in to or is_reserved(to):
             return None
-        return context.nodes.find(tenant_of(incoming), to)
+        if context.has_detours:
+            config = context.nodes.patterns.lookup(to)
+            if config is not None and config.is_detour:
+                return None
+        return node
 
     def route(self, tenant: str, place: ResolvedAddress) -> Node | None:
         """Return the node for a single message to an address; None: no receiver of it is known.

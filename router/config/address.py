@@ -117,6 +117,16 @@ class AddressConfig(Table):
         return self.resumption is Resumption.REQUIRED
 
     @property
+    def is_detour(self) -> bool:
+        """True if there is more to a message that names the address than that it goes to the node of that name."""
+        return (
+            self.alias is not None
+            or self.redirect is not None
+            or self.distribution is Distribution.UNAVAILABLE
+            or self.requires_resumption
+        )
+
+    @property
     def drops_duplicates(self) -> bool:
         """True if the address drops messages that it has seen before."""
         return self.duplicates is not Duplicates.OFF

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router import kernel
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.messaging import DeliveryAnnotations
-from amqpmesh.router.context import Foreseen
 from amqpmesh.router.credit.anonymous_window import SharedWindow
 from amqpmesh.router.delivery import message_head
 from amqpmesh.router.delivery.fast_routes import decide_now, wanted_route
@@ -44,16 +43,12 @@ def resolve(context: Context, incoming: IncomingLink, to: str) -> tuple[Node | N
     Raises: RefusedError: as `Context.resolve`.
     """
     foreseen, context.foreseen = context.foreseen, None
-    if (
-        foreseen is None
-        or foreseen.incoming is not incoming
-        or foreseen.to != to
-        or foreseen.epoch != context.kernel.epoch
-    ):
+    if foreseen is None or foreseen[:3] != (incoming, to, context.kernel.epoch):
         return context.resolve(incoming, to)
-    if foreseen.refusal is not None:
-        raise foreseen.refusal
-    return foreseen.node, foreseen.address
+    _, _, _, node, address, refusal = foreseen
+    if refusal is not None:
+        raise refusal
+    return node, address
 
 
 def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
@@ -75,8 +70,9 @@ def find_route(context: Context, incoming: IncomingLink, name: bytes) -> None:
         node, address = context.resolve(incoming, to)
     except RefusedError as refusal:
         refused = refusal
-    incoming.connection.engine.flow_state.work -= LANE * (context.links_made - made)
-    context.foreseen = Foreseen(incoming, to, context.kernel.epoch, node, address, refused)
+    if context.links_made != made:
+        incoming.connection.engine.flow_state.work -= LANE * (context.links_made - made)
+    context.foreseen = (incoming, to, context.kernel.epoch, node, address, refused)
     if node is not None and node.has_consumers:
         open_route(context, incoming, node, to, None if incoming.lane is not None else address, name, settled=settled)
         decide_now(context, node)
@@ -110,7 +106,7 @@ def open_route(
         or incoming.connection.strict_annotations
         or incoming.connection.own  # most of its answers go to nodes that live for one answer
         or len(named) > LONGEST
-        or not is_steady(context, node)
+        or ((context.routes.is_in_mesh or node.remote is not None) and not is_steady(context, node))
         or endpoint.input_handle is None
         or not endpoint.is_attached
     ):
@@ -165,9 +161,11 @@ def _route_to(context: Context, address: str | None, node: Node) -> kernel.FastR
 
     Args: address: as of `open_route`.
     """
-    if node.lane is None or node.lane.kind is not LaneKind.TRANSIT:
-        if address is not None and isinstance(node, LocalNode):  # a message on a lane has come to the only one
-            context.routes.watch_local(node)
+    lane = node.lane
+    if lane is None or lane.kind is not LaneKind.TRANSIT:
+        if isinstance(node, LocalNode):
+            if address is not None:  # a message on a lane has come to the only one
+                context.routes.watch_local(node)
         elif isinstance(node, IngressNode):
             node.is_named = True
         return wanted_route(context, node)

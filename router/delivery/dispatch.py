@@ -183,8 +183,8 @@ def _choose_lane_link(context: Context, lane_node: InternalNode, relay: Relay) -
 
 def room(outgoing: OutgoingLink) -> int:
     """Return the octets of payload that one frame of a link always has room for."""
-    size = outgoing.endpoint.session.connection.remote_max_frame_size
-    return max(size - FRAME_HEAD, size // 2)
+    size = outgoing.endpoint.flow_state.session.wire.remote_max_frame_size
+    return size - FRAME_HEAD if size >= 2 * FRAME_HEAD else size // 2
 
 
 def _is_one_frame(relay: Relay, outgoing: OutgoingLink) -> bool:

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution, eligible
 from amqpmesh.router import kernel
+from amqpmesh.router.config.address import Duplicates
 from amqpmesh.router.delivery.dispatch import FEW, room
 from amqpmesh.router.delivery.duplicates import looks_at, window_of
 from amqpmesh.router.model.lane import LaneKind
+from amqpmesh.router.small_set import first
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.credit_share import CreditShare
     from amqpmesh.router.model.node import Node
 
+# Members that each new address needs. To read one from its class costs as much as a call (Python 3.11).
+_OFF: Final = Duplicates.OFF
+_DROP: Final = DeliveryAnnotationsRule.DROP
 _ORDER: Final = {Distribution.BALANCED: kernel.LEAST, Distribution.CLOSEST: kernel.TURNS}
 
 
@@ -25,22 +30,17 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
     Args: entry: the node itself, or an ingress that leads to it. opened: the route of `entry`, whose links the kernel
         may give credit to. Returns: False: the router must decide about each delivery.
     """
-    distribution = node.config.distribution
-    if (
-        node.waiting.size
-        or node.copies
-        or node.shares
-        or node.remote is not None
-        or node.is_multicast
-        or distribution not in _ORDER
-    ):
+    config = node.config
+    order = _ORDER.get(config.distribution)  # None: a multicast has links of another kind
+    if order is None or node.waiting.size or node.copies or node.shares or node.remote is not None:
         return False
     # Few receivers are links of the route without credit, too: their credit comes and goes, and the route stays.
-    route.lists_all = len(node.outgoing) <= FEW
-    ready = tuple(node.outgoing if route.lists_all else node.creditors)
+    outgoing = node.outgoing
+    route.lists_all = lists_all = len(outgoing) <= FEW
+    ready = outgoing if lists_all else node.creditors
     if not ready:
         return False
-    lane, cost = node.lane, ready[0].cost
+    lane, cost = node.lane, first(ready).cost
     for each in ready:
         record = each.connection
         if (
@@ -56,22 +56,25 @@ def set_links(context: Context, route: kernel.FastRoute, entry: Node, node: Node
         route.hops = context.routes.hop_limit(lane)
         route.order = kernel.FIRST
     else:
-        route.order = _ORDER[distribution]
-    if node.config.drops_duplicates:
+        route.order = order
+    if config.duplicates is not _OFF:
         route.window = window_of(context, node) if looks_at(node) else None
     links: list[kernel.KernelLink] = []
-    bulk: list[kernel.KernelLink] = []
+    bulk = kernel.NO_LINKS
     for each in ready:
         endpoint = each.endpoint
         flow_state = endpoint.flow_state
-        (links if flow_state.part == 1 else bulk).append(flow_state)
+        if flow_state.part == 1:
+            links.append(flow_state)
+        else:
+            bulk = [*bulk, flow_state]
         if endpoint.input_handle is not None:
             kernel.enable_fast_path(flow_state, endpoint.input_handle, opened)
     route.links, route.bulk = links, bulk
-    route.room = min(map(room, node.outgoing))
+    route.room = room(first(outgoing)) if len(outgoing) == 1 else min(map(room, outgoing))
     if lane is not None and lane.kind is LaneKind.TRANSIT:
         route.passing = kernel.PASS_ALL  # each message has its final address there
-    elif entry.config.delivery_annotations is DeliveryAnnotationsRule.DROP:
+    elif entry.config.delivery_annotations is _DROP:
         route.passing = kernel.PASS_NONE
     else:
         route.passing = kernel.PASS_THEIRS

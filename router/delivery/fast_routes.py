@@ -46,7 +46,8 @@ def reopen(context: Context, *, amid: bool = False) -> None:
 
 def _clear(route: kernel.FastRoute) -> None:
     # Tables of anonymous senders may keep the route when the node is gone.
-    route.links, route.bulk, route.left_out, route.queue = [], [], [], None
+    route.links = route.bulk = route.left_out = kernel.NO_LINKS
+    route.queue = None
 
 
 def _decide_anew(context: Context, node: Node) -> None:
@@ -66,7 +67,10 @@ def decide_now(context: Context, node: Node) -> None:
 
 def _receivers(node: Node) -> int:
     """Return how many receivers a decision about a node looks at."""
-    return len(node.creditors) + sum(len(share.node.creditors) for share in node.shares)
+    count = len(node.creditors)
+    if node.shares:
+        count += sum(len(share.node.creditors) for share in node.shares)
+    return count
 
 
 def open_input(context: Context, incoming: IncomingLink) -> None:
@@ -104,13 +108,13 @@ def _decide(context: Context, entry: Node) -> None:
     route.shares = None
     route.share = None
     route.window = None
-    route.traced = hop_spans.is_traced(context, entry)
-    for share in entry.shares:
+    traces, config, shares = context.traces, entry.config, entry.shares
+    route.traced = traces.spans is not None and hop_spans.is_traced(context, entry)
+    for share in shares:
         share.credit_sink.route = None
-    config = entry.config
-    if config.absolute_expiry or entry.remote is not None or (config.drops_duplicates and config.redeliver):
+    if config.absolute_expiry or entry.remote is not None or (config.redeliver and config.drops_duplicates):
         return
-    if context.traces.addresses and tracing.holds(context, entry):
+    if traces.addresses and tracing.holds(context, entry):
         return
     if not config.redeliver:
         route.keeper = None
@@ -120,12 +124,12 @@ def _decide(context: Context, entry: Node) -> None:
         route.keeper = keeper_of(context, entry, partial(_grave, context, entry))
     if entry.is_multicast:
         decided = set_multicast(context, route, entry)
-    elif not entry.shares:
+    elif not shares:
         decided = set_links(context, route, entry, entry, route)
     elif entry.copies or entry.waiting.size or entry.outgoing:
         decided = False
-    elif len(entry.shares) == 1:
-        share = first(entry.shares)
+    elif len(shares) == 1:
+        share = first(shares)
         set_credit(route, share)
         decided = set_links(context, route, entry, share.node, route)
     else:

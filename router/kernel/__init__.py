@@ -54,7 +54,7 @@ from amqpmesh.router.kernel.encoded_values import descriptor_code, skip
 from amqpmesh.router.kernel.fast_deliveries import FastDelivery, expand, expand_link
 from amqpmesh.router.kernel.fast_multicast import FastLeg, FastMulticast
 from amqpmesh.router.kernel.fast_path import relay_frames
-from amqpmesh.router.kernel.fast_route import ALL, FIRST, LEAST, TURNS, FastRoute
+from amqpmesh.router.kernel.fast_route import ALL, FIRST, LEAST, NO_LINKS, TURNS, FastRoute
 from amqpmesh.router.kernel.fast_settlement import settle_put_off
 from amqpmesh.router.kernel.fast_shares import FastShare
 from amqpmesh.router.kernel.field_lists import FieldList, ListField
@@ -166,6 +166,7 @@ __all__ = [
     "MOST_OCTETS",
     "MOST_ROUTES",
     "NEVER_SENT",
+    "NO_LINKS",
     "ONE_WAY",
     "OUTGOING_WINDOW",
     "OVERHEAD",

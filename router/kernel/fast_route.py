@@ -26,6 +26,9 @@ _FIRST: Final = FIRST
 _LEAST: Final = LEAST
 _ALL: Final = ALL
 
+#: The links of a kind that a route has none of: one list for all routes, which nobody adds to.
+NO_LINKS: Final[list[KernelLink]] = []
+
 #: The most octets of a transfer frame without its payload.
 _FRAME_HEAD: Final = 80
 
@@ -64,14 +67,14 @@ class FastRoute:
         self.generation = 0
         #: Links that may take a delivery if they are ready. `bulk`: lanes (order `_FIRST`) for large deliveries; they
         #: take small ones, too, if no other link does.
-        self.links: list[KernelLink] = []
-        self.bulk: list[KernelLink] = []
+        self.links: list[KernelLink] = NO_LINKS
+        self.bulk: list[KernelLink] = NO_LINKS
         #: They are all links by which deliveries may leave: credit that comes or goes leaves the route valid. If not,
         #: links without credit are missing.
         self.lists_all = False
         #: Of a multicast: links that miss each delivery, because they have stalled for too long. Its `links` are in the
         #: order of their connections.
-        self.left_out: list[KernelLink] = []
+        self.left_out: list[KernelLink] = NO_LINKS
         self.order = _FIRST
         #: The new turn of the link that was chosen last, if it takes the delivery; 0: it was the only one.
         self.turn = 0

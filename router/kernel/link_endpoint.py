@@ -27,6 +27,7 @@ _ROOMY: Final = 250
 
 #: Upper bounds of latencies that are counted together, seconds; beyond the last one, all others are.
 LATENCY_BOUNDS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 10.0)
+_NO_LATENCIES: Final = array("Q", bytes(8 * (len(LATENCY_BOUNDS) + 1)))
 
 #: Of so many deliveries of a link, the latency of one is counted. The others only if they are late: seconds.
 _TIMED_OF: Final = 64
@@ -281,7 +282,7 @@ class KernelLink:
         else:
             self.timed = _TIMED_OF - 1
             if self.latency is None:
-                self.latency = array("Q", bytes(8 * (len(LATENCY_BOUNDS) + 1)))
+                self.latency = _NO_LATENCIES[:]  # a copy costs a third of a new array: each new link makes one
             self.latency[bisect_left(LATENCY_BOUNDS, seconds)] += 1
             self.latency_sum += seconds
 

@@ -72,6 +72,7 @@ def _put_in_force(core: Core, config: RouterConfig, keep_costs: bool) -> None:
     if before.addresses != config.addresses or before.elsewhere != config.elsewhere:
         context.nodes.patterns = config.address_table()
         context.honours_expiry = any(each.absolute_expiry for each in config.addresses)
+        context.has_detours = any(each.is_detour for each in config.addresses)
         core.lookup.compact()
         context.kernel.epoch += 1  # addresses of anonymous senders are looked up again
         gone, come = core.remote_nodes.renew()

@@ -74,7 +74,8 @@ class Memory:
     @property
     def share(self) -> int:
         """Octets that each holder may have when the memory is used up."""
-        return share_of(self.budget)
+        budget = self.budget  # as `share_of`, which would be one more call for each address that a sender names
+        return budget.limit // (SHARES if budget.holders <= SHARES else budget.holders)
 
     @property
     def is_exceeded(self) -> bool:

@@ -25,30 +25,27 @@ def open_pool(node: Node, pool: Pool) -> None:
     Whatever the router does to the node, it touches the node first, which closes the pool (`Context.touch`).
     Args: pool: of the node.
     """
-    if not (node.incoming or node.borrowers or node.shares) and (node.fast_route is None or node.is_internal):
+    incoming, outgoing, borrowers, shares = node.incoming, node.outgoing, node.borrowers, node.shares
+    if not (incoming or borrowers or shares) and (node.fast_route is None or node.is_internal):
         # Nobody sends there: neither links, nor anonymous senders, to whom the pool gives no credit.
         pool.is_plain = pool.goes_ahead = pool.is_open = False
         return
-    pool.is_plain = (
+    is_multicast = node.is_multicast
+    pool.is_plain = is_plain = (
         not (
-            (node.is_multicast and (node.shares or node.borrowers or node.lane is not None))
+            (is_multicast and (shares or borrowers or node.lane is not None))
             or node.copies
             or node.config.redeliver  # a message that is sent again uses credit of no sender
             or node.remote is not None
-            or len(node.outgoing) > (FEW_COPIES if node.is_multicast else FEW)
-            or len(node.incoming) + len(node.borrowers) + len(node.shares) > FEW
+            or len(outgoing) > (FEW_COPIES if is_multicast else FEW)
+            or len(incoming) + len(borrowers) + len(shares) > FEW
         )
-        and all(map(_is_plain_sender, node.incoming))
-        and all(map(_is_plain_receiver, node.outgoing))
-        and not any(share.ingress.is_multicast for share in node.borrowers)
+        and not (incoming and not all(map(_is_plain_sender, incoming)))
+        and all(map(_is_plain_receiver, outgoing))
+        and not (borrowers and any(share.ingress.is_multicast for share in borrowers))
     )
-    pool.goes_ahead = (
-        pool.is_plain
-        and bool(node.incoming)
-        and len(node.shares) <= 1
-        and not (node.is_multicast and len(node.outgoing) > FEW)
-    )
-    pool.is_open = pool.is_plain and not (
+    pool.goes_ahead = is_plain and bool(incoming) and len(shares) <= 1 and not (is_multicast and len(outgoing) > FEW)
+    pool.is_open = is_plain and not (
         node.waiting.size or pool.held or node.draining or node.lenders or node.suspended or node.held
     )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.policies.patterns import PatternTable
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
 from amqpmesh.router.amqp.standard.delivery_states import Rejected
 from amqpmesh.router.config.file import AddressConfig
 from amqpmesh.router.config.redirect import RedirectConfig
+from amqpmesh.router.management.changed_config import put_in_force
 from tests.router.delivery.test_fast_routes import send
 from tests.support.worlds.network import Network, message
 
@@ -57,8 +59,7 @@ def test_an_address_in_use_that_a_pattern_forbids_or_redirects_takes_no_messages
     consumer, producer = network.client(), network.client()
     consumer.receiver("q", credit=5)
     link = producer.sender(None)
-    network.core.context.nodes.patterns = PatternTable([("q", changed)])
-    network.core.lookup.compact()
+    put_in_force(network.core, replace(network.core.context.config, addresses=(changed,)), network.now)
     refused = send(producer, link, message(to="q"))[0].outcome
     assert isinstance(refused, Rejected)
     assert refused.error is not None

@@ -78,7 +78,7 @@ class Ingress:
                 link = next(links)
                 link.outstanding, link.link_credit, link.lane = outstanding, credit, spec.is_lane
                 link.max_outstanding = 0 if is_busy else 100
-                fast.route.links.append(link)
+                fast.route.links = [*fast.route.links, link]
             fast.counted = list(fast.route.links)
             self.shares.append(Share(fast, spec.cost, spec.turn))
         near = eligible(distribution, self.shares)
