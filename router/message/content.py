@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from dataclasses import MISSING, Field, dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
@@ -60,6 +61,8 @@ _ORDER: Final = {
     AmqpValue: 5,
     Footer: 6,
 }
+#: Body sections that may come several times, one after the other.
+_REPEATED: Final = (Data, AmqpSequence)
 _UINT_MAX: Final = 2**32 - 1
 
 
@@ -136,18 +139,27 @@ class Message:
     @classmethod
     def of_sections(cls, sections: Sequence[Section]) -> Message:
         """Make a message of sections. Raises: ProtocolError: their order is illegal (§3.2)."""
-        _check_order(sections)
-        message = cls(_body([section for section in sections if isinstance(section, _BODIES)]))
+        message = cls()
+        bodies: list[Data | AmqpSequence | AmqpValue] = []
+        place, last = -1, None
         for section in sections:
-            if isinstance(section, Header):
+            kind = type(section)
+            before, place = place, _ORDER[kind]
+            if place <= before and not (kind is last and kind in _REPEATED):
+                raise decode_error(f"{kind.__name__} after {'' if last is None else last.__name__}")
+            last = kind
+            if isinstance(section, _BODIES):
+                bodies.append(section)
+            elif isinstance(section, Header):
                 message.durable = section.durable
                 message.priority = int(section.priority)
                 message.ttl = None if section.ttl is None else section.ttl / 1000
                 message.first_acquirer = section.first_acquirer
                 message.delivery_count = int(section.delivery_count)
             elif isinstance(section, Properties):
-                for name in _PROPERTIES:
-                    setattr(message, name, getattr(section, name))
+                for name, value in zip(_PROPERTIES, _values_of(section), strict=True):
+                    if value is not None:
+                        setattr(message, name, value)
             elif isinstance(section, ApplicationProperties):
                 message.application_properties = dict(section.value)
             elif isinstance(section, MessageAnnotations):
@@ -156,6 +168,7 @@ class Message:
                 message.delivery_annotations = {**section.value}
             elif isinstance(section, Footer):
                 message.footer = {**section.value}
+        message.body = _body(bodies)
         return message
 
     def _head(self) -> Iterator[Section]:
@@ -176,7 +189,9 @@ class Message:
             yield DeliveryAnnotations(value=_by_symbol("delivery_annotations", self.delivery_annotations))
         if self.message_annotations:
             yield MessageAnnotations(value=_by_symbol("message_annotations", self.message_annotations))
-        properties = {name: value for name in _PROPERTIES if (value := getattr(self, name)) is not None}
+        properties = {
+            name: value for name, value in zip(_PROPERTIES, _values_of(self), strict=True) if value is not None
+        }
         if properties:
             yield Properties(**properties)
         if self.application_properties:
@@ -202,6 +217,7 @@ _PROPERTIES: Final = (
     "group_sequence",
     "reply_to_group_id",
 )
+_values_of: Final = attrgetter(*_PROPERTIES)
 
 
 def encode_message(message: Message | Value) -> bytes:
@@ -296,14 +312,3 @@ def _body(sections: Sequence[Data | AmqpSequence | AmqpValue]) -> Any:
     if isinstance(first, AmqpValue) and not isinstance(first.value, bytes):
         return first.value
     return first
-
-
-def _check_order(sections: Sequence[Section]) -> None:
-    """Check the order of sections. Raises: ProtocolError: a section is doubled or out of order (§3.2)."""
-    previous: Section | None = None
-    for section in sections:
-        if previous is not None:
-            repeated = type(section) is type(previous) and isinstance(section, Data | AmqpSequence)
-            if _ORDER[type(section)] <= _ORDER[type(previous)] and not repeated:
-                raise decode_error(f"{type(section).__name__} after {type(previous).__name__}")
-        previous = section

@@ -117,10 +117,13 @@ class CreditingLink(RedirectedLink):
         link = self._link
         if not self._credit or not isinstance(link, Receiver) or not self.is_attached:
             return
-        expected = self._expected
-        due = min(self._credit - self._undecided, self._room) - link.credit + expected
-        if due > 0 and (link.credit == 0 or due * 2 >= self._credit):
-            link.flow(link.credit + due)
+        expected, credit = self._expected, link.credit
+        due = self._credit - self._undecided - credit + expected
+        if due <= 0 or (credit and due * 2 < self._credit):
+            return  # before anything else is asked: most decisions end here
+        due = min(due, self._room - credit + expected)
+        if due > 0 and (credit == 0 or due * 2 >= self._credit):
+            link.flow(credit + due)
 
     def _check_drained(self) -> None:
         link = self._link
