@@ -13,6 +13,7 @@ from benchmarks.memory import memory, storm
 from benchmarks.metrics import metrics, page
 from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
+from benchmarks.resumed_lanes import resumed_lanes
 from benchmarks.resumption import granted, resumption
 from benchmarks.tables import Figures, table
 from benchmarks.targets import MODES, SHAPES, Target, Traffic, certificate, direct, forwarders, router, routers, under
@@ -257,6 +258,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "page": page,
     "resumption": resumption,
     "granted": granted,
+    "resumed lanes": resumed_lanes,
     "hostile": hostile,
     "recorded": recorded,
     "uncompiled": uncompiled,

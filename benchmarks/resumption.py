@@ -38,6 +38,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     Transfer,
     encode_performative,
 )
+from amqpmesh.router.cli.process.system import collect_garbage_less_often
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.config.listener import ListenerConfig
@@ -179,7 +180,7 @@ def run(links: int, deliveries: int, connections: int, *, memory: bool) -> Figur
     first = [octets(of, resume=False) for of in range(connections)]
     again = [octets(of, resume=True) for of in range(connections)]
     gc.collect()
-    gc.freeze()
+    collect_garbage_less_often()
     if memory:
         tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0] if memory else 0

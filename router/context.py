@@ -391,9 +391,9 @@ class Context:
         self.touched_outgoing[outgoing] = None
         self.touch(outgoing.node)
 
-    def touch_input(self, incoming: IncomingLink) -> None:
-        """Note that an incoming link may be due credit."""
-        if incoming.node is not None:
+    def touch_input(self, incoming: IncomingLink, *, with_node: bool = True) -> None:
+        """Note that an incoming link may be due credit. Args: with_node: what waits at its node is looked at, too."""
+        if with_node and incoming.node is not None:
             self.touch(incoming.node)
         if isinstance(incoming.pool, FixedCredit):
             self.touched_windows[incoming.pool] = None

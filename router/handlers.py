@@ -342,9 +342,11 @@ class Handlers:
     def _ignored(self, _record: ConnectionRecord, event: events.DeliveryIgnored) -> None:
         incoming = event.link.context
         if isinstance(incoming, IncomingLink):
-            incoming.pool.received(incoming.credit_sink, self._context.now)
-            incoming.pool.forwarded(incoming.credit_sink, self._context.now)
-            self._context.touch_input(incoming)
+            pool = incoming.pool
+            pool.received(incoming.credit_sink, self._context.now)
+            pool.forwarded(incoming.credit_sink, self._context.now)
+            node = incoming.node
+            self._context.touch_input(incoming, with_node=node is not None and pool is node.pool)
             self.attaching.told.resumed(incoming)
             if incoming in self.attaching.rounds:
                 self.attaching.rounds[incoming].resumed(event.tag)

@@ -17,6 +17,7 @@ from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.events import DispositionReceived
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition
+from amqpmesh.router.amqp.standard.delivery_states import Received
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import disposition_received, receiver_gone
@@ -271,7 +272,9 @@ def _live_deliveries(record: ConnectionRecord, endpoint: Link) -> dict[bytes, De
 
 
 def _outcome(state: DeliveryState | None) -> bytes | None:
-    encoded = None if state is None else encode_composite(state)
+    if state is None or isinstance(state, Received):
+        return None
+    encoded = encode_composite(state)
     return encoded if is_outcome(encoded) else None
 
 

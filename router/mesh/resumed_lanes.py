@@ -211,7 +211,7 @@ class ResumedLanes:
             self._context.schedule(self._context.now, partial(self._ask, router))
 
     def _ask(self, router: str) -> None:
-        self._context.chores.do(self._ask_all(router))
+        self._context.chores.put_off(self._ask_all(router))  # a step for each lane, of a map of hundreds
 
     def _ask_all(self, router: str) -> Steps[None]:
         termini = self._context.termini

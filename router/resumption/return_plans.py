@@ -70,7 +70,11 @@ def read(attach: Attach) -> dict[bytes, bytes | None]:
     """Return the states of a receiver's map, encoded. Raises: ProtocolError: as `read_map`."""
     assert attach.unsettled is not None
     states = read_map(attach.unsettled)
-    return {tag: None if state is None else encode_composite(state) for tag, state in states.items()}
+    encoded: dict[int, bytes | None] = {id(None): None}  # most states are one object
+    for state in states.values():
+        if id(state) not in encoded:
+            encoded[id(state)] = encode_composite(state)
+    return {tag: encoded[id(state)] for tag, state in states.items()}
 
 
 def fitting(planned: Iterable[Planned], room: int) -> set[bytes] | None:

@@ -106,6 +106,10 @@ def plan_for(annotation: Any) -> Plan:
 
 _ANY: dict[int, Reader] = {0x00: decoder.READERS[0x00], **decoder.READERS_BY_CODE}
 
+_SHORT = 12  # octets of `received` with the position behind all sections: the longest state that most maps have
+
+_FEW_KNOWN = 64  # values that a lazy map remembers
+
 _NOT_SIMPLE = {Primitive.LIST, Primitive.MAP, Primitive.ARRAY}
 
 _SIMPLE = {code: read for code, read in _ANY.items() if decoder.ENCODINGS.get(code) not in _NOT_SIMPLE}
@@ -352,6 +356,8 @@ def _strings_as_symbols(key: Plan) -> Plan:
 def _map(key: Plan, value: Plan, *, lazy: bool) -> Plan:
     """Make the plan for a map. Args: lazy: entries are decoded on demand."""
     key_table, value_table = _strings_as_symbols(key).table(), value.table()
+    #: Short described values that came lately: most entries of an unsettled map have one of a few states.
+    known: dict[tuple[int, bytes], Any] = {}
 
     def later(depth: int, octets: bytes, offset: int) -> tuple[Any, Any, int]:
         try:
@@ -359,7 +365,16 @@ def _map(key: Plan, value: Plan, *, lazy: bool) -> Plan:
             end = behind(octets, offset)
             if end - offset > FEW_VALUES:
                 refuse_values(octets[offset:end], FEW_VALUES)
+            if octets[offset] == 0x00 and end - offset <= _SHORT:
+                content = known.get((depth, octets[offset:end]))
+                if content is not None:
+                    return one, content, end
+            begin = offset
             content, offset = value_table[octets[offset]](octets, offset + 1, depth)
+            if octets[begin] == 0x00 and offset - begin <= _SHORT:
+                if len(known) >= _FEW_KNOWN:
+                    known.clear()
+                known[depth, octets[begin:offset]] = content
         except decoder.MALFORMED as error:
             raise decoder.malformed(error) from error
         return one, content, offset
