@@ -124,14 +124,6 @@ def differences(before: RouterConfig, after: RouterConfig) -> tuple[Difference, 
     return tuple(found if before.worker is None else map(_of_worker, found))
 
 
-def _is_http(row: object) -> bool:
-    return isinstance(row, ListenerConfig) and row.is_http
-
-
-def _of_http(found: Iterator[Difference]) -> Iterator[Difference]:
-    return (replace(each, effect=Effect.RESTART, reason=ListenerConfig.RESTART) for each in found)
-
-
 def _of_worker(found: Difference) -> Difference:
     is_new = found.before is None and found.key.startswith("listener[") and found.key.endswith("]")
     if is_new or found.effect is Effect.BOUND_ANEW:
@@ -166,10 +158,7 @@ def _listeners_in_force(running: RouterConfig, wanted: RouterConfig) -> tuple[Li
     places = {id(each): at for at, each in enumerate(wanted.listeners)}
     for old, new in row_pairs(running, wanted, "listeners"):
         place = places.get(id(new), len(places) + len(found))
-        if _is_http(old) or _is_http(new):
-            if old is not None:
-                found[place] = old
-        elif new is not None and running.worker is None:
+        if new is not None and running.worker is None:
             found[place] = new
         elif new is not None and old is not None:
             found[place] = replace(new, url=old.url, role=old.role)
@@ -195,8 +184,7 @@ def _all(before: RouterConfig, after: RouterConfig) -> Iterator[Difference]:
         yield from _of_value(getattr(before, name), getattr(after, name), name, None)
     for rows in ROWS:
         for old, new in row_pairs(before, after, rows.attribute):
-            found = _of_value(old, new, f"{rows.name}[{rows.shown(new or old)}]", None)
-            yield from _of_http(found) if _is_http(old) or _is_http(new) else found
+            yield from _of_value(old, new, f"{rows.name}[{rows.shown(new or old)}]", None)
 
 
 def _of_table(old: Table, new: Table, where: str) -> Iterator[Difference]:

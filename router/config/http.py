@@ -17,8 +17,7 @@ HTTP_MECHANISMS: Final = ("ANONYMOUS", "PLAIN", "EXTERNAL", "OAUTHBEARER")
 class HttpConfig(Table):
     """Limits of a listener for HTTP."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "the server of listeners for HTTP has begun with it"
+    EFFECT = Effect.NEW_CONNECTIONS
 
     connections: int = setting(default=100, low=1, high=10_000)
     #: Octets of a request's first line and header fields together, and of its content.

@@ -86,7 +86,6 @@ class ListenerConfig(Limits):
     """
 
     EFFECT = Effect.NEW_CONNECTIONS
-    RESTART = "the server of listeners for HTTP has begun with it"
 
     url: str = setting(check=_url_refusal, effect=Effect.BOUND_ANEW)
     name: str = setting(default="")
@@ -104,8 +103,8 @@ class ListenerConfig(Limits):
     trace_frames: bool = setting(default=False)
     hosts: tuple[str, ...] = setting(default=(), check=host_refusal)
     origins: tuple[str, ...] = setting(default=(), check=origin_refusal)
-    http: HttpConfig | None = setting(default=None, effect=Effect.RESTART)
-    amqp: bool = setting(default=False, effect=Effect.RESTART)
+    http: HttpConfig | None = setting(default=None)
+    amqp: bool = setting(default=False)
     websocket: WebSocketConfig | None = setting(default=None)
 
     @property

@@ -165,6 +165,7 @@ class ConfigChanges:
                 sockets = await self._listen(running, target)
                 self._demand_running(sockets)
                 self._commit(running, target, read, sockets)
+                await self._edge.http.settled()
             if config is not None:
                 self._given, self.marks = target, Marks()
             self._tell(result, by)
@@ -199,6 +200,7 @@ class ConfigChanges:
                 sockets = await self._listen(running, target)
                 self._demand_running(sockets)
                 self._commit(running, target, read, sockets, keep_costs=True)
+                await self._edge.http.settled()
             self.marks = marks
             self._tell(result, by)
             return result
@@ -361,7 +363,7 @@ class ConfigChanges:
         gone = []
         for old, new in row_pairs(running, target, "listeners"):
             listener = None if old is None else edge.listener_of(old)
-            if listener is not None and (new is None or old.role != new.role):
+            if listener is not None and (new is None or old.role != new.role or (new.is_http and new in sockets)):
                 gone.append(listener)
             elif listener is not None:
                 edge.change_listener(listener, new, read.accepting[new], sockets.get(new))

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from amqpmesh.router.management.changed_config import end_clients, end_connection, follow
-from amqpmesh.router.runtime.http_listeners import by_protocol
+from amqpmesh.router.runtime.http_listeners import HttpListeners, by_protocol
 
 if TYPE_CHECKING:
     import socket
@@ -34,6 +34,7 @@ class Edge:
         self.listeners: list[Listener] = []
         #: Those for AMQP; a server of their own has those for HTTP.
         self.amqp: list[Listener] = []
+        self.http: HttpListeners
         self.connectors: list[Connector] = []
         #: Connectors that are in no configuration: to the process that this one takes over.
         self.unlisted: list[Connector] = []
@@ -128,13 +129,19 @@ class Edge:
         """Accept connections of one more listener."""
         self._come(listener.config, credentials)
         self.listeners.append(listener)
-        self.amqp.append(listener)
-        self._accept(listener)
+        if listener.config.is_http:
+            self.http.serve(listener)
+        else:
+            self.amqp.append(listener)
+            self._accept(listener)
 
     def change_listener(
         self, listener: Listener, config: ListenerConfig, credentials: Credentials, sockets: list[socket.socket] | None
     ) -> None:
-        """Let a listener have another configuration. Args: sockets: for another URL; None: it listens where it does."""
+        """Let a listener have another configuration.
+
+        Args: sockets: for another URL, of one for AMQP; None: it listens where it does.
+        """
         before = listener.config
         if before is config:
             self.credentials[config] = credentials
@@ -148,15 +155,21 @@ class Edge:
         follow(self._core.context, before, config)
         if sockets is None:
             listener.config = config
+            if config.is_http and before != config:
+                self.http.serve(listener)
         else:
             listener.move(config, sockets)
             self._accept(listener)
 
     def remove_listener(self, listener: Listener) -> None:
         """Close a listener, and its connections."""
-        listener.remove()
         self.listeners.remove(listener)
-        self.amqp.remove(listener)
+        if listener.config.is_http:
+            listener.is_removed = True
+            self.http.remove(listener)
+        else:
+            listener.remove()
+            self.amqp.remove(listener)
         self.credentials.pop(listener.config, None)
         self._replaced[listener.config] = None
         end_clients(self._core, listener.config)

@@ -111,26 +111,61 @@ class HttpServer:
         self._calls = RouterCalls(start, self._why_not_ready)
         self._scope = trio.CancelScope()
         self._is_over = trio.Event()
+        self._is_started = False
+        self._door: socket.socket | None = None
+        #: The thread has begun. Until then it is told nothing.
         self._begun = trio.Event()
-        self._busy: dict[ListenerConfig, trio.CapacityLimiter] = {}
+        self._early: list[Callable[[], object]] = []
+        #: Set once the thread has done what it was told.
+        self._awaited: list[trio.Event] = []
+        #: The listeners, for the thread.
+        self._sites: dict[Listener, _Site] = {}
         worker = core.context.config.worker
         self._siblings = None if worker is None else Siblings(worker)
         self._admission = admission
 
-    async def begin(self, listeners: Sequence[Listener]) -> None:
-        """Serve listeners from now on. Args: listeners: of role `http`, bound."""
-        for each in listeners:
-            self._busy[each.config] = trio.CapacityLimiter(each.config.http_limits.requests)
-        worker = self._core.context.config.worker
-        self._door = None if worker is None else bound_to_path(str(path_of(worker.folder, worker.number)))
-        # A daemon: a program that ends without ending its routers does not wait for it.
-        threading.Thread(target=trio.run, args=(self._run, listeners), name="amqpmesh http", daemon=True).start()
-        await self._begun.wait()
+    def serve(self, listener: Listener) -> None:
+        """Serve a listener of role `http`, which is bound, by its configuration now. Its connections until now end."""
+        if not self._is_started:
+            self._is_started = True
+            worker = self._core.context.config.worker
+            self._door = None if worker is None else bound_to_path(str(path_of(worker.folder, worker.number)))
+            # A daemon: a program that ends without ending its routers does not wait for it.
+            threading.Thread(target=trio.run, args=(self._run,), name="amqpmesh http", daemon=True).start()
+        self._tell(partial(self._open, listener, listener.config, self._step()))
+
+    def remove(self, listener: Listener) -> None:
+        """Close a listener, and its connections."""
+        self._tell(partial(self._close, listener, self._step()))
+
+    def _step(self) -> Callable[[], object]:
+        """Return a function that the thread calls once it has done what it is told."""
+        done = trio.Event()
+        if not self._is_over.is_set():
+            self._awaited.append(done)
+        return partial(self._calls.soon, done.set)
+
+    async def settled(self) -> None:
+        """Wait until the thread has done what it was told: a port is free again, and no site of before accepts."""
+        for each in tuple(self._awaited):
+            await each.wait()
+        self._awaited = [each for each in self._awaited if not each.is_set()]
+
+    def _tell(self, work: Callable[[], object]) -> None:
+        if self._begun.is_set():
+            self._calls.back(work)
+        else:
+            self._early.append(work)
+
+    def _note_begun(self) -> None:
+        self._begun.set()
+        for work in self._early:
+            self._calls.back(work)
 
     async def end(self) -> None:
         """End all connections, and the thread."""
         self._calls.end()
-        self._calls.back(self._scope.cancel)
+        self._tell(self._scope.cancel)
         with trio.CancelScope(shield=True):
             await self._is_over.wait()
 
@@ -139,24 +174,40 @@ class HttpServer:
 
     # ----------------------------------------------------------------------------------------------------- its thread
 
-    async def _run(self, listeners: Sequence[Listener]) -> None:
+    async def _run(self) -> None:
         self._calls.begin()
-        self._calls.soon(self._begun.set)
         try:
             with self._scope:
-                async with trio.open_nursery() as nursery:
-                    for listener in listeners:
-                        nursery.start_soon(_Site(self, listener, nursery).accept)
+                async with trio.open_nursery() as self._nursery:
+                    self._calls.soon(self._note_begun)
                     if self._door is not None:
-                        nursery.start_soon(self._admit_siblings, self._door, nursery)
+                        self._nursery.start_soon(self._admit_siblings, self._door)
+                    await trio.sleep_forever()
         except Exception as error:
             log.error("internal error", exception=error)
         finally:
             if self._door is not None:
                 self._door.close()
-            for listener in listeners:
+            for listener in self._sites:
                 listener.close()
-            self._calls.soon(self._is_over.set)
+            self._calls.soon(self._note_over)
+
+    def _note_over(self) -> None:
+        self._is_over.set()
+        for each in self._awaited:
+            each.set()
+
+    def _open(self, listener: Listener, config: ListenerConfig, done: Callable[[], object]) -> None:
+        before = self._sites.get(listener)
+        if before is not None:
+            before.scope.cancel()
+        self._sites[listener] = site = _Site(self, listener, config)
+        self._nursery.start_soon(site.serve, before, done)
+
+    def _close(self, listener: Listener, done: Callable[[], object]) -> None:
+        site = self._sites.pop(listener)
+        site.at_end = done
+        site.scope.cancel()
 
     async def open_amqp(self, site: Site, listener: Listener, request: Request) -> Switch:
         """Answer a request for AMQP through a WebSocket, in the thread. Raises: HttpError.
@@ -190,8 +241,10 @@ class HttpServer:
         websocket = WebSocketStream(stream, Framing.of_server(behind))
         self._calls.soon(self._admission.admit_opened, listener, websocket, client.host, client.identity)
 
-    async def respond(self, site: Site, config: ListenerConfig, client: Client, request: Request) -> Answer:
-        """Answer a request, in the thread. Raises: HttpError."""
+    async def respond(
+        self, site: Site, config: ListenerConfig, busy: trio.CapacityLimiter, client: Client, request: Request
+    ) -> Answer:
+        """Answer a request, in the thread. Args: busy: limits those that the router works on. Raises: HttpError."""
         if request.method == "OPTIONS":
             return site.preflight(request)
         site.check(request)
@@ -208,7 +261,7 @@ class HttpServer:
         visitor = await self._login(site, config, client, request)
         if request.path == LOGIN:
             return Answer(SEE_OTHER, headers=(("Location", "/"),))
-        answer = await self._answer(config, request, visitor)
+        answer = await self._answer(busy, request, visitor)
         permits = site.permits(request)
         return replace(answer, headers=(*answer.headers, *permits)) if permits else answer
 
@@ -227,9 +280,9 @@ class HttpServer:
                 ) from None
             raise
 
-    async def _answer(self, config: ListenerConfig, request: Request, visitor: Visitor) -> Answer:
+    async def _answer(self, busy: trio.CapacityLimiter, request: Request, visitor: Visitor) -> Answer:
         """Answer a request for the router, which may have several workers. Raises: HttpError."""
-        page = partial(self._calls.do, partial(self._page, config, request, visitor))
+        page = partial(self._calls.do, partial(self._page, busy, request, visitor))
         if self._siblings is None:
             return await page()
         worker = self._siblings.chosen(request)
@@ -256,7 +309,7 @@ class HttpServer:
             return await self._calls.why_not_ready()
         return None if await self._calls.is_alive() else STANDS_STILL
 
-    async def _admit_siblings(self, door: socket.socket, nursery: trio.Nursery) -> None:
+    async def _admit_siblings(self, door: socket.socket) -> None:
         """Answer other workers of this router."""
         while True:
             await trio.lowlevel.wait_readable(door)
@@ -266,7 +319,7 @@ class HttpServer:
                 await trio.sleep(PAUSE)
                 continue
             if is_of_this_user(connected):
-                nursery.start_soon(self._serve_sibling, TcpStream(connected))
+                self._nursery.start_soon(self._serve_sibling, TcpStream(connected))
             else:
                 connected.close()
 
@@ -292,11 +345,14 @@ class HttpServer:
         """Return the client of a request. Raises: HttpError: it is not let in."""
         host = site.host_of(request)
         shown = request.headers.get("authorization")
-        return await self._logins.judge(config, self._credentials[config], client, host, shown)
+        credentials = self._credentials.get(config)
+        if credentials is None:
+            raise HttpError(UNAVAILABLE, "the listener has just changed", ("Connection", "close"))
+        return await self._logins.judge(config, credentials, client, host, shown)
 
-    async def _page(self, config: ListenerConfig | None, request: Request, visitor: Visitor) -> Answer:
-        """Return a page of this process. Raises: HttpError. Args: config: None: the listener of another worker."""
-        async with nullcontext() if config is None else self._busy[config]:
+    async def _page(self, busy: trio.CapacityLimiter | None, request: Request, visitor: Visitor) -> Answer:
+        """Return a page of this process. Raises: HttpError. Args: busy: None: another worker's listener asks."""
+        async with nullcontext() if busy is None else busy:
             if is_entities(request.path):
                 return await self._entities.answer(request, visitor, self._calls)
             if request.path.startswith(VIEWS):
@@ -305,9 +361,9 @@ class HttpServer:
                 return await self._metrics.answer(request, visitor)
             raise HttpError(NOT_FOUND, "there is no such page")
 
-    def credentials_of(self, config: ListenerConfig) -> Credentials:
-        """Return the credentials of a listener now."""
-        return self._credentials[config]
+    def credentials_of(self, config: ListenerConfig) -> Credentials | None:
+        """Return the credentials of a listener now; None: it has another configuration, or is gone."""
+        return self._credentials.get(config)
 
     def not_secured(self, host: str, reason: str) -> None:
         """Log a failed handshake, from the thread."""
@@ -321,21 +377,39 @@ def _healthy(reason: str | None) -> Answer:
 class _Site:
     """One listener, in the thread."""
 
-    def __init__(self, server: HttpServer, listener: Listener, nursery: trio.Nursery) -> None:
+    def __init__(self, server: HttpServer, listener: Listener, config: ListenerConfig) -> None:
         self._server = server
         self._listener = listener
-        self._nursery = nursery
-        self._config = listener.config
-        self._limits = listener.config.http_limits
+        self._config = config
+        self._limits = config.http_limits
         self._open = OpenConnections(self._limits.connections)
         self._share = Share(self._limits.share)
-        self._site = Site(listener.config)
+        self._site = Site(config)
+        self._busy = trio.CapacityLimiter(self._limits.requests)
+        #: Cancelled to end it, with its connections.
+        self.scope = trio.CancelScope()
+        #: Called once the listener is closed at its end; None: it goes on.
+        self.at_end: Callable[[], object] | None = None
+        self._is_over = trio.Event()
 
-    async def accept(self) -> None:
-        """Accept connections until it is cancelled."""
-        async with trio.open_nursery() as nursery:
-            for each in self._listener.sockets:
-                nursery.start_soon(self._accept, each)
+    async def serve(self, before: _Site | None, begun: Callable[[], object]) -> None:
+        """Accept connections until it is cancelled.
+
+        Args: before: the site that the listener was until now. begun: called once that one is over.
+        """
+        try:
+            if before is not None:
+                await before._is_over.wait()
+            begun()
+            with self.scope:
+                async with trio.open_nursery() as self._nursery:
+                    for each in self._listener.sockets:
+                        self._nursery.start_soon(self._accept, each)
+        finally:
+            self._is_over.set()
+            if self.at_end is not None:
+                self._listener.close()
+                self.at_end()
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -396,6 +470,8 @@ class _Site:
     async def _secure(self, stream: trio.abc.Stream, host: str) -> tuple[SecuredStream, Identity] | None:
         await self._share.turn(network_of(host))
         credentials = self._server.credentials_of(self._config)
+        if credentials is None:
+            return None
         assert credentials.context is not None, "the configuration demands a certificate for https"
         return await secure(stream, credentials.context, host, self._server, name=credentials.user_name)
 
@@ -403,4 +479,4 @@ class _Site:
         await self._share.turn(network_of(client.host))
         if request.path == AMQP and self._config.amqp:
             return await self._server.open_amqp(self._site, self._listener, request)
-        return await self._server.respond(self._site, self._config, client, request)
+        return await self._server.respond(self._site, self._config, self._busy, client, request)

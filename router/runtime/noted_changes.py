@@ -17,8 +17,12 @@ _OF_THE_CLIENT = frozenset({"source", "connection", "container", "listener", "me
 
 
 def keep_changes(core: Core, listeners: Iterable[ListenerConfig]) -> None:
-    """Keep the changes of a router from now on. Args: listeners: for HTTP, whose limits hold."""
-    recent = core.context.recent = RecentChanges(max(each.http_limits.changes for each in listeners))
+    """Keep the changes of a router from now on, or as many as the limits are now. Args: listeners: all for HTTP."""
+    most = max(each.http_limits.changes for each in listeners)
+    if core.context.recent is not None:
+        core.context.recent.resize(most)
+        return
+    recent = core.context.recent = RecentChanges(most)
     mesh = core.mesh
     if mesh is None:
         return

@@ -39,7 +39,7 @@ from amqpmesh.router.runtime.driver import Driver
 from amqpmesh.router.runtime.edge import Edge
 from amqpmesh.router.runtime.ending import Ending, EndSteps, answer_drain
 from amqpmesh.router.runtime.heap import RouterMemory
-from amqpmesh.router.runtime.http_listeners import begin_http
+from amqpmesh.router.runtime.http_listeners import HttpListeners
 from amqpmesh.router.runtime.listeners import Listener
 from amqpmesh.router.runtime.management_node import ManagementNode
 from amqpmesh.router.runtime.observers import Observers
@@ -216,7 +216,8 @@ class Router(LinkFactory):
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
         start, management = self._start_inside, self._management
-        self._http = await begin_http(bound, self._admission, self._snapshots, edge.credentials, start, management)
+        edge.http = HttpListeners(bound, self._admission, self._snapshots, edge.credentials, start, management)
+        await edge.http.begin()
         self._changes = ConfigChanges(
             core,
             self._driver,
@@ -248,7 +249,7 @@ class Router(LinkFactory):
             with trio.CancelScope(shield=True):  # this does not wait for peers
                 await self._drop_all()
                 await self._observers.end()
-                await self._http.end()
+                await self._edge.http.end()
             self._admission.close()
             if self._poller is not None:
                 self._poller.end()

@@ -52,6 +52,11 @@ class RecentChanges:
         #: Grows with each change of the graph, or of the paths through it.
         self.graph_version = 0
 
+    def resize(self, most: int) -> None:
+        """Have room for another number of changes. Args: most: as of the constructor."""
+        self._of_operators = deque(self._of_operators, max(1, most - most // 2))
+        self._of_mesh = deque(self._of_mesh, max(1, most // 2))
+
     @property
     def last(self) -> int:
         """The number of the last change; 0: there was none."""

@@ -301,7 +301,6 @@ REFUSED = [
         'listener[l].role: "mesh" needs a table [mesh]',
     ),
     ("CREATE", "listener", "l", {"url": "amqp://127.0.0.1:{busy}"}, 400, "two listeners are at"),
-    ("CREATE", "listener", "l", {"url": "http://127.0.0.1:0", "role": "http"}, 409, "needs a restart"),
     (
         "CREATE",
         "listener",

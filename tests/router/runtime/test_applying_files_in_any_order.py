@@ -15,10 +15,12 @@ from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.config.file import PolicyConfig, RouterConfig
 from amqpmesh.router.config.observability import TelemetryConfig
 from amqpmesh.router.config.users import Users, verifier
+from tests.support.peers.http_client import HttpClient
 
 PASSWORDS: Final = ("secret", "other")
 KEYS: Final = {each: {"SCRAM-SHA-256": verifier("SCRAM-SHA-256", each, 4096)} for each in PASSWORDS}
 ADDRESSES: Final = ("p", "q")
+HOST: Final = "router.example"
 
 
 class User(NamedTuple):
@@ -36,6 +38,8 @@ class Files(NamedTuple):
     links: int | None
     """The limit of the tenant."""
     recording: dict[str, Any] | None
+    web: dict[str, Any] | None
+    """The keys of a listener for HTTP."""
 
     def write(self, folder: Path) -> RouterConfig:
         """Write the files, and return the configuration that names them."""
@@ -55,8 +59,11 @@ class Files(NamedTuple):
             keys = dict(self.recording)
             record = TelemetryConfig(directory=folder / keys.pop("folder"), **keys)
         door = ListenerConfig(url="amqp://127.0.0.1:0", sasl=("SCRAM-SHA-256",), users=folder / "users", insecure=True)
+        doors = [door]
+        if self.web is not None:
+            doors.append(ListenerConfig(url="http://127.0.0.1:0", role="http", name="web", **self.web))
         return RouterConfig(
-            id="A", listeners=(door,), policy=PolicyConfig(file=folder / "policy"), telemetry=record, drain=0.0
+            id="A", listeners=tuple(doors), policy=PolicyConfig(file=folder / "policy"), telemetry=record, drain=0.0
         )
 
 
@@ -74,6 +81,7 @@ FILES = st.builds(
         {"folder": st.sampled_from(("one", "other")), "sample": st.sampled_from((0.5, 1.0))},
         optional={"memory": st.just(2**20)},
     ),
+    st.none() | st.fixed_dictionaries({}, optional={"hosts": st.just((HOST,)), "manage": st.just(True)}),
 )
 
 
@@ -91,6 +99,10 @@ async def state(router: Router) -> dict[str, Any]:
         "tables": told.tables,
         "changed": told.router.changed,
     }
+    if len(router.listeners) > 1:
+        for host in ("localhost", HOST):
+            client = HttpClient.of(router, 1, host=host)
+            found[host] = [(await client.get(path)).status for path in ("/readyz", "/api/user")]
     for user in ("ada", "bob"):
         for password in PASSWORDS:
             found[f"{user} {password}"] = await seen_by(router, user, password)
