@@ -324,7 +324,7 @@ class Handlers:
             self.mesh.detached(link)
         if event.by_peer and endpoint.session.can_send:  # a handler may have closed the connection
             endpoint.detach(closed=event.closed)
-        self.containers.detached(event)
+        self.containers.link_ended(endpoint, event.error, by_peer=event.by_peer)
         if event.closed and not event.by_peer:
             endpoint.let_go()
         if isinstance(link, _ROUTED):

@@ -39,7 +39,6 @@ from amqpmesh.router.amqp.states import CLOSING, ConnectionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from amqpmesh.router.amqp.alike_attaches import AlikeAttaches
     from amqpmesh.router.amqp.connection import Connection
 
 # Descriptor codes (§2.7).
@@ -109,7 +108,11 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
             alike = decode_alike(body)
             if alike is not None:
                 attach, others = alike
-                return _receive_attach(connection, channel, attach, others)
+                session = _session(connection, channel)
+                try:
+                    return session.receive_attach(attach, others)
+                except ProtocolError as error:
+                    return _fail_session(session, error)
         elif (
             code in OFTEN_SHORT
             and len(body) <= SHORT
@@ -132,15 +135,6 @@ def receive_frame(connection: Connection, frame: kernel.Frame) -> Iterable[Event
     if payload_at != len(body) and not isinstance(performative, Transfer):
         raise decode_error(f"bytes behind a {_label(performative)}")
     return _receive_performative(connection, channel, performative, body[payload_at:])
-
-
-def _receive_attach(connection: Connection, channel: int, attach: Attach, alike: AlikeAttaches) -> tuple[Event, ...]:
-    """Pass an `attach` to its session, and answer an error of the session."""
-    session = _session(connection, channel)
-    try:
-        return session.receive_attach(attach, alike)
-    except ProtocolError as error:
-        return _fail_session(session, error)
 
 
 def _receive_performative(

@@ -34,7 +34,7 @@ from amqpmesh.router.attach.reattaching import (
     states,
 )
 from amqpmesh.router.attach.resolve import is_cut_off
-from amqpmesh.router.attach.resumable import check_grant, check_terms
+from amqpmesh.router.attach.resumable import check_terms, check_ungranted
 from amqpmesh.router.attach.rounds import Round
 from amqpmesh.router.attach.stealing import Claim, Claims
 from amqpmesh.router.attach.terms import COPY, answer_receiver, answer_sender
@@ -207,7 +207,8 @@ class Attaching:
         # Most links ask for no time: nothing else needs to be known of them.
         if (own.timeout or own.expiry_policy is _NEVER) and not self.thefts.has_twins(self._key(record, endpoint)):
             grant = self._context.termini.grant(record, endpoint, own, node, kept)
-        check_grant(record, node, grant)
+        if grant is None:
+            check_ungranted(record, node)
         return grant
 
     def _unsettled(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> Mapping[bytes, object] | None:

@@ -79,6 +79,8 @@ class ResolvedAddress(NamedTuple):
 
     The check also holds for names of other containers: otherwise a client could avoid it by adding `@container`.
     """
+    requires_resumption: bool
+    """True if its links have to be resumable, but for those within this process."""
 
     @property
     def address(self) -> str:
@@ -87,7 +89,15 @@ class ResolvedAddress(NamedTuple):
 
 
 def _resolved(name: str, container: str | None, config: AddressConfig) -> ResolvedAddress:
-    return ResolvedAddress(name, container, config, is_reserved(name), config.distribution is not UNAVAILABLE)
+    reserved = is_reserved(name)
+    return ResolvedAddress(
+        name,
+        container,
+        config,
+        reserved,
+        config.distribution is not UNAVAILABLE,
+        config.requires_resumption and not reserved,
+    )
 
 
 class Owner(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqpmesh.policies.access import is_reserved
 from amqpmesh.router.access.rights import is_of_mesh
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ReceiverSettleMode, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source, Target, TerminusExpiryPolicy
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.attach.resolve import ResolvedAddress
     from amqpmesh.router.context import Context
     from amqpmesh.router.model.connections import ConnectionRecord
-    from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.links import IncomingLink
     from amqpmesh.router.model.node import Node
 
@@ -33,7 +31,7 @@ def check_terms(
     Args: place: as the owner of the address names it. own: the terminus at this router.
     Raises: RefusedError: the address takes only resumable links, and this one would be none (precondition-failed).
     """
-    if not _is_asked(record, place):
+    if not place.requires_resumption or record.inside or record.own:
         return
     if isinstance(own, Source) and own.distribution_mode is DistributionMode.COPY:
         return
@@ -50,13 +48,13 @@ def check_terms(
         raise _refused("no other container keeps what is unsettled")
 
 
-def check_grant(record: ConnectionRecord, node: Node | None, grant: Grant | None) -> None:
-    """Check that a link is granted what its address requires.
+def check_ungranted(record: ConnectionRecord, node: Node | None) -> None:
+    """Check that a link that is granted no time may do without.
 
     Args: node: of the link; None: each message names its own address, and is checked by itself.
-    Raises: RefusedError: it is not (resource-limit-exceeded).
+    Raises: RefusedError: its address requires it (resource-limit-exceeded).
     """
-    if grant is None and node is not None and node.config.requires_resumption and not (record.inside or record.own):
+    if node is not None and node.config.requires_resumption and not (record.inside or record.own):
         description = "the address takes only links that can be resumed, and this one is granted no time"
         raise RefusedError(AmqpCondition.RESOURCE_LIMIT_EXCEEDED, description)
 
@@ -66,14 +64,11 @@ def check_message(incoming: IncomingLink, place: ResolvedAddress) -> None:
 
     Raises: RefusedError: as `check_terms`.
     """
-    if _is_asked(incoming.connection, place) and not (
-        incoming.grant is not None and incoming.endpoint.flow_state.second
-    ):
+    if not place.requires_resumption or (incoming.grant is not None and incoming.endpoint.flow_state.second):
+        return
+    record = incoming.connection
+    if not (record.inside or record.own):
         raise _refused("the sender's link cannot be resumed, or its rcv-settle-mode is not second")
-
-
-def _is_asked(record: ConnectionRecord, place: ResolvedAddress) -> bool:
-    return place.config.requires_resumption and not (record.inside or record.own or is_reserved(place.name))
 
 
 def _refused(lack: str) -> RefusedError:

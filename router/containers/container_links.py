@@ -29,7 +29,7 @@ from amqpmesh.router.small_set import with_item
 from amqpmesh.router.statistics.configured import ContainerLinkState, ContainerLinkStatistics
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.events import LinkAttached, LinkDetached
+    from amqpmesh.router.amqp.events import LinkAttached
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.amqp.session import Session
     from amqpmesh.router.containers.on_demand import OnDemandConnections
@@ -191,10 +191,6 @@ class Containers:
         context.log.info(
             "link attached", connector=each.connector, link=endpoint.name, node=each.node, address=each.address
         )
-
-    def detached(self, event: LinkDetached) -> None:
-        """Handle a detach by the peer, or by this router for a fault of the peer."""
-        self.link_ended(event.link, event.error, by_peer=event.by_peer)
 
     def link_ended(self, endpoint: Link, error: Error | None, *, by_peer: bool = False) -> None:
         """Handle the end of an endpoint. If it belongs to a container link, that attaches again after a pause."""

@@ -31,12 +31,19 @@ def add_ended(context: Context, link: IncomingLink | OutgoingLink) -> None:
         context.keep_count(link)
 
 
-def end_deliveries(context: Context, link: IncomingLink | OutgoingLink) -> None:
-    """End the deliveries of a link that has ended: in steps, unless it has none."""
+def end_deliveries(context: Context, link: IncomingLink | OutgoingLink, *, is_new: bool) -> None:
+    """End the deliveries of a link that has ended: in steps, unless it has none.
+
+    Args: is_new: it has ended now, and its counts are to be kept (`add_ended`).
+    """
     if _has_left(link):
+        if is_new:
+            context.ended_links.links[link] = None
         context.chores.do(end_all(context, [link]))
-    else:
-        _forget_link(context, link)
+        return
+    if is_new:
+        context.keep_count(link)
+    _forget_link(context, link)
 
 
 def end_all(context: Context, links: Links) -> Steps[None]:

@@ -179,7 +179,8 @@ def _end(context: Context, links: list[IncomingLink | OutgoingLink]) -> Steps[No
             if _keeps(state):
                 state.parked = False
                 end_link(state)
-        _let_go(context, each)
+        if _is_let_go(context, each):
+            add_ended(context, each)
         yield
     if has_lasting:
         yield from context.termini.make_room()
@@ -205,8 +206,7 @@ def suspend(context: Context, link: IncomingLink | OutgoingLink) -> None:
 def close_link(context: Context, link: IncomingLink | OutgoingLink) -> None:
     """End a link and its deliveries, each with the outcome that is true of it."""
     end_link(link.endpoint.flow_state)
-    _let_go(context, link)
-    end_deliveries(context, link)
+    end_deliveries(context, link, is_new=_is_let_go(context, link))
 
 
 def _forget_name(context: Context, link: IncomingLink | OutgoingLink) -> None:
@@ -240,10 +240,12 @@ def detach_if_done(context: Context, outgoing: OutgoingLink) -> None:
     context.dismantle(outgoing)
 
 
-def _let_go(context: Context, link: IncomingLink | OutgoingLink) -> None:
-    """Take a link from its connection and node. Its deliveries stay, and still count as the link's."""
-    if _withdraw(context, link) | context.forget_detached(link):
-        add_ended(context, link)
+def _is_let_go(context: Context, link: IncomingLink | OutgoingLink) -> bool:
+    """Take a link from its connection and node. Its deliveries stay, and still count as the link's.
+
+    Returns: False: it was taken from them before.
+    """
+    return _withdraw(context, link) | context.forget_detached(link)
 
 
 def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:
@@ -273,11 +275,14 @@ def _withdraw_outgoing(context: Context, link: OutgoingLink) -> None:
     # First the node: else the current delivery could choose this link again.
     link.leave_node(context.now)
     context.termini.sources.left(link)
-    context.forget_fast_routes(link.node)
+    node = link.node
+    if node.fast_route is not None or node.borrowers:
+        context.forget_fast_routes(node)
+    elif node.made_pool is not None:
+        node.made_pool.is_open = False
     current, link.current = link.current, None
     if current is not None:
         receiver_gone(context, current)
-    node = link.node
     if not node.outgoing:
         if not link.retired:
             find_other_route(context, node)

@@ -496,5 +496,5 @@ class OutgoingLink(CreditedLink):
             node.copies = without_item(node.copies, self)
             node.draining = without_item(node.draining, self)
             node.creditors = without_item(node.creditors, self)
-        if self.credit_source is not None:
-            node.pool.remove_source(self.credit_source, now)
+        if self.credit_source is not None and node.made_pool is not None:
+            node.made_pool.remove_source(self.credit_source, now)
