@@ -94,7 +94,9 @@ class AcceptedTransport(PolledTransport):
             self._task.cancel()
 
     def conclude(self) -> None:
-        """See `Concluding`: after the standard's end it waits for its peer's end of the stream."""
+        """See `Concluding`: after the standard's end it waits for its peer's end of the stream, if more may come before
+        that.
+        """
         if self._has_ended or self._task is not None:
             return
         record = self._record
@@ -104,11 +106,25 @@ class AcceptedTransport(PolledTransport):
                 if self._is_writing:
                     self._run(self._say_farewell)
                     return
-                if self._stream.end_writing():
+                if self._stream.end_writing() and not self._has_heard_all():
                     self._lingers = True
                     self._poller.conclude_in_time(self)
                     return
         self._end()
+
+    def _has_heard_all(self) -> bool:
+        """Tell whether nothing more comes from the peer: its `close` is the last that it ever writes (§2.4.3).
+
+        If more came, the closed socket would be reset, and our last frames might be lost. TLS and WebSockets have
+        octets of their own, which come behind it.
+        """
+        closed = self._record.closed
+        if closed is None or not closed.by_peer or type(self._stream) is not TcpStream:
+            return False
+        try:
+            return not self._stream.receive_nowait(READ_SIZE)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return True
 
     def _read_rest(self) -> None:
         """Read what the peer sends after the connection's end, up to the end of the stream."""

@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Close, Disposition, Transfer
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.io.streams import UNACKNOWLEDGED
-from amqpmesh.router.runtime import accepted, poller
+from amqpmesh.router.runtime import accepted, polled, poller
 from amqpmesh.router.runtime.accepted import AcceptedTransport
 from amqpmesh.router.runtime.driver import TURNS
 from amqpmesh.router.runtime.router import Router
@@ -74,10 +74,45 @@ async def test_a_peer_that_never_ends_its_stream_is_cut_off_after_a_while(monkey
     async with Router(listeners=[LOOPBACK]) as router:
         peer = await connect(router)
         await peer.open()
+        await peer.write(begun(9))  # it answers a `begin` that nobody has sent: the router closes first
+        await peer.expect(Close)
+        await peer.write(Close())
+        await peer.expect_end()
+        assert router.listeners[0].connections == 1
+        with trio.fail_after(60):
+            while router.listeners[0].connections:
+                await trio.lowlevel.checkpoint()
+    assert router.statistics().is_empty
+
+
+async def test_a_peer_that_has_closed_the_connection_itself_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "LINGER", 3600.0)
+    async with Router(listeners=[LOOPBACK]) as router:
+        peer = await connect(router)
+        await peer.open()
         await peer.write(Close())
         await peer.expect(Close)
         await peer.expect_end()
+        with trio.fail_after(60):
+            while router.listeners[0].connections:
+                await trio.lowlevel.checkpoint()
+        await peer.stream.aclose()
+    assert router.statistics().is_empty
+
+
+async def test_a_peer_that_sends_behind_its_close_is_waited_for_and_gets_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poller, "LINGER", 3600.0)
+    monkeypatch.setattr(polled, "READ_SIZE", 64)  # so that what is behind the `close` is not read with it
+    async with Router(listeners=[LOOPBACK]) as router:
+        peer = await connect(router)
+        await peer.open()
+        await peer.write(Close(), bytes(20_000))
+        await peer.expect(Close)
+        await peer.expect_end()
         assert router.listeners[0].connections == 1
+        await peer.stream.aclose()
         with trio.fail_after(60):
             while router.listeners[0].connections:
                 await trio.lowlevel.checkpoint()
