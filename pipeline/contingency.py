@@ -9,10 +9,8 @@ the mesh.
 from __future__ import annotations
 
 import pickle
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -27,12 +25,6 @@ from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-LOADED: Final = 20
-"""The most loaded elements; all pairs of them are tried."""
-
-PAIRS: Final = 300
-"""Other pairs that are tried, chosen at random, the same each time."""
 
 NAMED: Final = 20
 """Addresses cut off by a failure that are named at most; all are counted."""
@@ -93,11 +85,6 @@ class Failure(NamedTuple):
     def name(self) -> str:
         """The failed routers and links, as a text for people."""
         return " and ".join(_shown(each) for each in self.elements)
-
-
-def _fail_separately(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return True if both elements can fail separately: the failure of a router includes its links."""
-    return not (set(one) <= set(other) or set(other) <= set(one))
 
 
 def _shown(element: tuple[str, ...]) -> str:
@@ -163,31 +150,15 @@ class Case:
             capacity,
         )
 
-    def failures(self, *, loaded: int = LOADED, pairs: int = PAIRS, seed: int = 0) -> list[Failure]:
-        """Return every single link and router, and pairs: all pairs of the most loaded, and some others.
-
-        Args: loaded: the number of the most loaded elements. pairs: the number of other pairs.
-        """
-        singles = [
+    def failures(self) -> list[Failure]:
+        """Return every single link and router."""
+        return [
             *(Failure("link", (link,)) for link in self.network.links()),
             *(Failure("router", ((router,),)) for router in self.network.routers),
         ]
-        elements = [each.elements[0] for each in singles]
-        carried = [float(self.traffic.load[self._edges((each,))].sum()) for each in elements]
-        order = sorted(range(len(elements)), key=lambda at: (-carried[at], elements[at]))[:loaded]
-        chosen = {
-            tuple(sorted(each)) for each in combinations(order, 2) if _fail_separately(*(elements[at] for at in each))
-        }
-        chance = random.Random(seed)  # noqa: S311 - nothing is guessed
-        within = sum(len(each) for each in elements if len(each) == 2)
-        wanted = min(len(chosen) + pairs, len(elements) * (len(elements) - 1) // 2 - within)
-        while len(chosen) < wanted:
-            one, other = sorted(chance.sample(range(len(elements)), 2))
-            if _fail_separately(elements[one], elements[other]):
-                chosen.add((one, other))
-        return singles + [Failure("pair", (elements[one], elements[other])) for one, other in sorted(chosen)]
 
-    def _edges(self, elements: Iterable[tuple[str, ...]]) -> Numbers:
+    def edges(self, elements: Iterable[tuple[str, ...]]) -> Numbers:
+        """Return the edges of links and routers."""
         found = [
             self.network.edges_between(*each) if len(each) == 2 else self.network.edges_at(*each) for each in elements
         ]
@@ -197,7 +168,7 @@ class Case:
         """Return the effect of a failure: a row of the result without its rank."""
         network, traffic = self.network, self.traffic
         routers = np.array([network.place[each[0]] for each in failure.elements if len(each) == 1], dtype=np.int64)
-        rows, now, load = traffic.without(self._edges(failure.elements), routers)
+        rows, now, load = traffic.without(self.edges(failure.elements), routers)
         # The place of each flow's last router among the targets whose paths may change, and the cost of its new path.
         position = np.full(len(traffic.targets) + 1, -1)
         position[rows] = np.arange(len(rows))
@@ -288,7 +259,10 @@ def job(work: Work) -> Done:
     edges = table(work.spark, work.place("ingest"), "edges")
     hops = between(table(work.spark, work.place("ingest"), "hops"), work.since, work.until)
     case = Case.of(recorded(edges, hops), flows(work.read("traffic/matrix")))
-    failures = case.failures()
+    from amqpmesh.pipeline.pairs import worst as worst_pairs  # it makes failures of this module
+
+    pairs = worst_pairs(case)
+    failures = [*case.failures(), *pairs.failures]
     rows = work.write("contingency", contingency(case, failures, edges))
     worst = work.read("contingency").where(f"rank <= {SHOWN}").orderBy("rank").collect()
     shown = Table(
@@ -306,14 +280,15 @@ def job(work: Work) -> Done:
             for each in worst
         ),
     )
-    singles = sum(each.kind != "pair" for each in failures)
     figures = {
         "routers": len(case.network),
         "links": len(case.network.links()),
         "flows": len(case.flows),
         "flows that had no way": case.unreachable,
-        "single failures": singles,
-        "pairs": len(failures) - singles,
+        "single failures": len(failures) - len(pairs.failures),
+        "pairs": len(pairs.failures),
+        "of all pairs": pairs.judged,
+        "no other pair loads a link more than": pairs.bound,
     }
     return Done(rows, figures, (shown,))
 

@@ -81,6 +81,7 @@ JOBS: Final = _by_name(
         "the effects of the failure of a link or a router",
         ("ingest", "traffic"),
         title="Effects of failures",
+        version=2,
     ),
     Job(
         "plan",

@@ -134,7 +134,7 @@ def proposed(
     first = Case.of(graph, flows)
     can = capacities(first.network, capacity or {}, first.traffic.load)
     case = replace(first, capacity=can)
-    singles = case.failures(loaded=0, pairs=0)
+    singles = case.failures()
     before = _by_name(check(case, singles))
     most = float((case.traffic.load / can).max(initial=0.0))
     skipped = evaluations = 0

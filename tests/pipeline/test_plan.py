@@ -69,7 +69,7 @@ def test_changes_that_make_a_failure_worse_are_left_out(seed: int) -> None:
     after = Graph({**graph.edges, **{(each.router, each.neighbour): each.after for each in found.changes}})
     before, case = Case.of(graph, flows), Case.of(after, flows)
     now = before.traffic.load.max()
-    for failure in before.failures(loaded=0, pairs=0):
+    for failure in before.failures():
         limit = max(before.without(failure)["most_loaded_bytes"], now)
         assert case.without(failure)["most_loaded_bytes"] <= limit * (1 + 1e-9), failure.name
     assert found.use[1] == pytest.approx(case.traffic.load.max() / now)
