@@ -285,13 +285,14 @@ def _condition(name: str, view: View, schema: pa.Schema, selection: Selection) -
     if (selection.since or selection.until) and not view.times:
         raise CommandError(f"{name} has no times: its rows are about all that the job read")
     if selection.since is not None:
-        parts.append(pc.field(view.times[-1]) >= _moment(selection.since, schema.field(view.times[-1]).type))
+        parts.append(pc.field(view.times[-1]) >= time_of(selection.since, schema.field(view.times[-1]).type))
     if selection.until is not None:
-        parts.append(pc.field(view.times[0]) < _moment(selection.until, schema.field(view.times[0]).type))
+        parts.append(pc.field(view.times[0]) < time_of(selection.until, schema.field(view.times[0]).type))
     return reduce(and_, parts) if parts else None
 
 
-def _moment(moment: datetime, kind: pa.DataType) -> Any:
+def time_of(moment: datetime, kind: pa.DataType) -> Any:
+    """Return a time as a column of some type has it: nanoseconds since 1970, or a timestamp."""
     if pa.types.is_timestamp(kind):
         return pa.scalar(moment if kind.tz else moment.replace(tzinfo=None), kind)
     return ns(moment)

@@ -46,6 +46,15 @@ def declare(actions: Any) -> None:
             epilog=EPILOG,
         )
     )
+    _declare_maintenance(
+        actions.add_parser(
+            "maintenance",
+            help="predict the effect of taking routers or links out of the mesh",
+            description="Predict, from the results of `traffic` and `plan`, which addresses are cut off and how links "
+            "are loaded without some routers and links, and what to do first.",
+            epilog=EPILOG,
+        )
+    )
     _declare_prune(
         actions.add_parser(
             "prune",
@@ -116,6 +125,29 @@ def _declare_alert(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print the alerts as one JSON object")
     command._negative_number_matcher = re.compile(r"-\d")
     command.set_defaults(command=alert)
+
+
+def _declare_maintenance(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
+    )
+    command.add_argument(
+        "--without", metavar="ROUTER", action="append", default=[], help="without this router; may be repeated"
+    )
+    command.add_argument(
+        "--without-link",
+        metavar=("ROUTER", "ROUTER"),
+        nargs=2,
+        action="append",
+        default=[],
+        help="without the link between these routers; may be repeated",
+    )
+    declare_times(command, "traffic")
+    command.add_argument(
+        "--limit", metavar="N", type=arguments.count, default=10, help="rows at most; default: %(default)s"
+    )
+    command.add_argument("--json", action="store_true", help="print all as one JSON object")
+    command.set_defaults(command=maintenance)
 
 
 def _declare_prune(command: argparse.ArgumentParser) -> None:
@@ -219,6 +251,36 @@ def alert(given: argparse.Namespace) -> int:
     if failure is not None:
         raise RefusedError(str(failure))
     return Exit.DONE
+
+
+def maintenance(given: argparse.Namespace) -> int:
+    """Predict the effect of maintenance. Returns: 5 if an address is cut off, else 0.
+
+    Raises: CommandError: wrong arguments, or no results.
+    """
+    check_times(given)
+    away = [*((each,) for each in given.without), *(tuple(each) for each in given.without_link)]
+    if not away:
+        raise CommandError("--without or --without-link: which?")
+    with extra():
+        from amqpmesh.pipeline.maintenance import flows, graph, outlook
+
+    found = outlook(graph(given.out), flows(given.out, given.since, given.until), list(dict.fromkeys(away)))
+    if given.json:
+        print(dump(asdict(found)))
+    else:
+        told = f"{found.lost:,.0f} messages lost, {found.own:,.0f} sent there, {found.moved:,.0f} on longer paths"
+        lines = [f"without {found.without}: {told}"]
+        lines += ["", "first:", *(f"{number}. {step}" for number, step in enumerate(found.steps, start=1))]
+        cut_off = [(each.address, each.tenant, round(each.messages)) for each in found.cut_off[: given.limit]]
+        if cut_off:
+            lines += ["", f"addresses cut off: {len(found.cut_off):,}"]
+            lines += table(("ADDRESS", "TENANT", "MESSAGES"), cut_off, width(), ("ADDRESS", "TENANT"))
+        links = [(each.router, each.neighbour, each.before, each.after) for each in found.links[: given.limit]]
+        lines += ["", "links used most then:"]
+        lines += table(("ROUTER", "NEIGHBOUR", "USE", "USE THEN"), links, width(), ("ROUTER", "NEIGHBOUR"))
+        print("\n".join(printable(line) for line in lines))
+    return Exit.NO if found.cut_off else Exit.DONE
 
 
 def prune(given: argparse.Namespace) -> int:
