@@ -9,7 +9,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from amqpmesh.pipeline import mesh_picture, pictures, summaries
+from amqpmesh.pipeline import days, mesh_picture, pictures, summaries
 from amqpmesh.pipeline.deliveries import MANAGEMENT
 from amqpmesh.pipeline.drawing import octets, png, printable, seconds
 from amqpmesh.pipeline.files import ordinary
@@ -72,7 +72,9 @@ def _report(work: Work, accounts: Sequence[Account], folder: Path) -> Report:
         answer = ANSWERS.get(name, _plain)(work, account.done)
         summary = f"{account.job.summary[:1].upper()}{account.job.summary[1:]}"
         title = account.job.title or name
-        sections.append(Section(name, title, summary, answer, account.place, shown, account.done.tables))
+        beside = days.table(work.out) if name == "traffic" else None
+        tables = account.done.tables if beside is None else (*account.done.tables, beside)
+        sections.append(Section(name, title, summary, answer, account.place, shown, tables))
     found = list(_findings(done, {each.id: each.answer for each in sections}))
     facts, told = list(_facts(work, basis)), list(_completeness_notes(basis, done))
     return Report("Telemetry of the mesh", facts, told, sections, found)
