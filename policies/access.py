@@ -10,6 +10,9 @@ RESERVED: str = "$"
 PREFIXES: tuple[str, ...] = (RESERVED, "amqp$")
 """Prefixes that no address of a client may have. `amqp$` is reserved for nodes of standards; the router has none."""
 
+PUBLISHED: str = "$telemetry"
+"""The address of what all routers of a mesh record; with a slash and the name of a tenant, of that tenant's part."""
+
 VOUCHED: tuple[str, ...] = ("$management", "$cbs")
 """Nodes that each router has. A router says for its clients, at those of other routers, which client asks."""
 
@@ -47,5 +50,15 @@ class Peer:
 
 
 def is_reserved(address: str) -> bool:
-    """Tell whether an address is reserved for the router: no client may receive from it by naming it."""
+    """Tell whether an address is reserved for routers: clients have none like it."""
     return address.startswith(PREFIXES)
+
+
+def is_published(address: str) -> bool:
+    """Tell whether an address is one that routers publish at: clients may receive from it, all over the mesh."""
+    return address == PUBLISHED or address.startswith(f"{PUBLISHED}/")
+
+
+def is_within(address: str) -> bool:
+    """Tell whether an address is reserved, and one of a single router: no route leads to it."""
+    return address.startswith(PREFIXES) and not is_published(address)

@@ -29,6 +29,8 @@ class May(StrEnum):
     """Receivers of copies (§3.5.3, distribution-mode)."""
     CONTAINER = "container"
     """Addresses at a certain router or container: `name@container`."""
+    TELEMETRY = "telemetry"
+    """All that routers record, or a tenant's own part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

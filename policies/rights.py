@@ -6,6 +6,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
+from amqpmesh.policies.groups import May
 from amqpmesh.policies.limits import UNLIMITED, widest
 from amqpmesh.policies.managing import Manage, Managed
 from amqpmesh.policies.patterns import PatternTable
@@ -16,7 +17,7 @@ from amqpmesh.policies.variables import expanded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from amqpmesh.policies.groups import Group, May
+    from amqpmesh.policies.groups import Group
     from amqpmesh.policies.limits import Allowance
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.scopes import Scope, ScopeRights
@@ -101,7 +102,9 @@ class Rights:
                     self._user_ids.setdefault(kind_of_id, Grant(group.name, f"{group.key}.user_id", group.user_id))
                 self.user_ids = reduce(or_, self._user_ids)
             for permitted in group.may:
-                self._may.setdefault(permitted, Grant(group.name, f"{group.key}.may", permitted))
+                is_telemetry = permitted is May.TELEMETRY
+                place, line = ("telemetry", "true") if is_telemetry else ("may", permitted.value)
+                self._may.setdefault(permitted, Grant(group.name, f"{group.key}.{place}", line))
             for right, kind in sorted(group.manage, key=lambda each: (each.right, each.kind or "")):
                 line = right.value if kind is None else f"{right}:{kind}"
                 self._manage.setdefault(Managed(right, kind), Grant(group.name, f"{group.key}.manage", line))

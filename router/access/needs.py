@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.access import PUBLISHED, is_published, is_reserved
 from amqpmesh.policies.exports import Use
 from amqpmesh.policies.groups import May
 from amqpmesh.policies.managing import Manage
@@ -47,6 +47,8 @@ def needed(
         # container is not to be reached by an invented name.
         if not is_ours:
             yield May.CONTAINER, rights.may(May.CONTAINER)
+    elif is_published(name):
+        yield wanted, None if sends else _telemetry(rights, name)
     elif is_reserved(name):
         # Another router learns which tenant a request comes from, and no types of entities.
         yield "manage: read", rights.management if container is None else rights.manage(Manage.READ)
@@ -63,3 +65,12 @@ def needed(
                 yield EXPORT, exports.crossing(imported, name, Use.SEND if sends else Use.RECEIVE)
         else:
             yield May.ANONYMOUS, rights.may(May.ANONYMOUS)
+
+
+def _telemetry(rights: Rights, name: str) -> Grant | None:
+    """Return the line by which a peer receives what routers record; None: it may not.
+
+    The operator's peers, or without tenants all, may receive everything; those of a tenant only its own part.
+    """
+    tenant = rights.tenant_key
+    return rights.may(May.TELEMETRY) if not tenant or name == f"{PUBLISHED}/{tenant}" else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.policies.access import is_within
 from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.contention import share_credit
@@ -408,7 +409,7 @@ class Attaching:
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
             # The maker of a dynamic node names no address (§3.5.3).
-            if place.is_reserved and not (isinstance(node, DynamicNode) or record.own):
+            if is_within(place.name) and not (isinstance(node, DynamicNode) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.access import is_published, is_reserved
 from amqpmesh.policies.distribution import UNAVAILABLE
 from amqpmesh.policies.exports import Use
 from amqpmesh.router.access.crossings import answerable, crossing, for_importer, refused
@@ -168,7 +168,7 @@ class Lookup:
         """
         context = self._context
         found = None
-        if context.policy is not None:
+        if context.policy is not None and not is_published(place.name):
             found = crossing(context, tenant, place.name, place.container, sends=sends)
         if found is None:
             return Owner(tenant, place, None)
@@ -242,6 +242,8 @@ class Lookup:
         """Return this router's own node of a name; make it if there is none. Raises: RefusedError: as `target`."""
         context = self._context
         tenant, place, _ = owner
+        if is_published(place.name):
+            return self._published(record, place, sends=sends)
         if place.is_reserved:
             node = context.nodes.find(context.nodes.tenant_of_reserved(tenant, place.name), place.name)
             if node is None and sends:
@@ -255,6 +257,14 @@ class Lookup:
                 return self._remote_nodes.node_of_redirect(tenant, place.name, redirect)
             check_here(place.config, place.name)
         return self._use(tenant, place, local_key(context.id, place.name))
+
+    def _published(self, record: ConnectionRecord, place: ResolvedAddress, *, sends: bool) -> LocalNode:
+        """Return the node of what routers publish. Raises: RefusedError: only the routers themselves send to it."""
+        if place.container is not None:
+            raise RefusedError(AmqpCondition.NOT_FOUND, "all routers publish there, and none by itself")
+        if sends and not record.own:
+            raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
+        return self._use("", place, place.name)
 
     def _use(self, tenant: str, place: ResolvedAddress, key: str) -> LocalNode:
         if not place.is_available:
@@ -297,6 +307,8 @@ class Lookup:
         if not place.name:
             description = "the message's `to` is a whole container, and no address in it"
             raise RefusedError(AmqpCondition.INVALID_FIELD, description)
+        if is_published(place.name):
+            raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         check_address(self._context, incoming.connection, place.name, place.container, sends=True)
         owner = self.owner(tenant_of(incoming), place, sends=True)
         tenant, place, _ = owner

@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "user": "manage password users",
     "policy": "check a policy, ask what it permits, and give it to a mesh",
     "ca": "manage the certificates of a mesh",
+    "collect": "collect the telemetry that the routers of a mesh publish",
     "pipeline": "analyse recorded telemetry with Spark",
     "routes": "apply link costs that `pipeline plan` proposed",
     "import": "translate a configuration of Qpid Dispatch or Skupper Router",

@@ -1,9 +1,9 @@
 """Addresses: a table for each pattern, with the rules for the deliveries of matching addresses."""
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from amqpmesh.policies.access import PREFIXES, is_reserved
+from amqpmesh.policies.access import PREFIXES, is_published, is_reserved
 from amqpmesh.policies.annotations import DeliveryAnnotationsRule
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import refusal
@@ -135,3 +135,19 @@ class AddressConfig(Table):
     def advertised(self) -> str:
         """The distribution in words that other routers compare with theirs."""
         return f"{self.distribution} by {self.duplicates}" if self.drops_duplicates else self.distribution
+
+
+_PLAIN: Final = AddressConfig(pattern="#")
+
+_PUBLISHED: Final = AddressConfig(
+    pattern="#",
+    distribution=Distribution.MULTICAST,
+    overflow=Overflow.DROP,  # routers never wait for a receiver
+    max_credit=16,
+    resumption=Resumption.OFF,
+)
+
+
+def own_config(name: str) -> AddressConfig:
+    """Return the configuration of an address that is reserved for routers, and that no pattern matches."""
+    return _PUBLISHED if is_published(name) else _PLAIN

@@ -140,6 +140,8 @@ class TelemetryConfig(Table):
     #: Seconds between two hand-overs of records to the writer, and between two records of link counters.
     flush: float = setting(default=1.0, low=0.01, high=3600.0)
     counts: float = setting(default=10.0, low=0.1, high=3600.0)
+    #: Whether the records are messages at `$telemetry`, too.
+    publish: bool = setting(default=False)
     #: Seconds without credit after which an event is recorded.
     credit_wait: float = setting(default=0.1, low=0.0, high=3600.0)
 

@@ -148,6 +148,10 @@ class TenantConfig(Table):
     )
 
 
+def _may_fault(may: tuple[May, ...]) -> str | None:
+    return "has no telemetry: that is telemetry = true" if May.TELEMETRY in may else None
+
+
 @table
 class GroupConfig(Table):
     """A group of peers, and its rights."""
@@ -163,7 +167,8 @@ class GroupConfig(Table):
     claims: Words = setting(default=Words(), check=_claims_fault)
     send: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
     receive: tuple[str, ...] = setting(default=(), check=_each(pattern_fault))
-    may: tuple[May, ...] = setting(default=())
+    may: tuple[May, ...] = setting(default=(), check=_may_fault)
+    telemetry: bool = setting(default=False)
     manage: tuple[str, ...] = setting(default=(), check=_each(managing.fault))
     user_id: UserId | None = setting(default=None)
     limits: UserLimitsConfig | None = setting(default=None)
@@ -183,7 +188,7 @@ class GroupConfig(Table):
             ),
             send=self.send,
             receive=self.receive,
-            may=frozenset(self.may),
+            may=frozenset((*self.may, *((May.TELEMETRY,) if self.telemetry else ()))),
             manage=frozenset(map(managing.managed, self.manage)),
             user_id=self.user_id,
             limits=UNLIMITED if self.limits is None else self.limits.allowance,

@@ -89,7 +89,7 @@ from amqpmesh.router.kernel.head_sections import (
     read_to,
 )
 from amqpmesh.router.kernel.held_back import HELD_AT_ONCE, HeldDelivery, take_held
-from amqpmesh.router.kernel.hop_recorder import Recorder
+from amqpmesh.router.kernel.hop_recorder import UNRECORDED, Recorder
 from amqpmesh.router.kernel.kept_messages import Keeper, SentMessages
 from amqpmesh.router.kernel.ledger import Delivery, Ledger
 from amqpmesh.router.kernel.link_endpoint import LATENCY_BOUNDS, KernelLink, disable_fast_path, enable_fast_path
@@ -191,6 +191,7 @@ __all__ = [
     "UNDELIVERABLE_STATE",
     "UNIT",
     "UNIT_IN_MESH",
+    "UNRECORDED",
     "WINDOWS_PART",
     "WINDOW_OPENED",
     "AnonymousRoutes",

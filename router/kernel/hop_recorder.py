@@ -13,6 +13,8 @@ UNIT_WORDS: Final = 4
 _UNIT: Final = UNIT_WORDS
 _MOST: Final = 3 * UNIT_WORDS
 
+#: The number of links whose deliveries have no hop records, in place of their own.
+UNRECORDED: Final = 0x7FFF_FFFF
 #: Bits of the flags in hop records.
 _SETTLED: Final = 1
 _BEGAN: Final = 2
@@ -152,8 +154,10 @@ class Recorder:
             header_info: `HeaderFields.info`. address: its number; 0: that of the incoming link.
             attempt: from 1. first: the counter of the first try; 0: this is the first.
             condition: the number of the error condition of `rejected`; 0: none.
-        Returns: whether it is stored; else it is lost.
+        Returns: whether it is stored, or is of no link with records; else it is lost.
         """
+        if incoming == UNRECORDED:
+            return True
         if self.used > self.last and self.on_full is not None:
             self.on_full()
         # In C, `+=` would take a reference to the recorder.

@@ -16,7 +16,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import is_reserved
+from amqpmesh.policies.access import is_within
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.attach.resolve import limit_windows
@@ -104,7 +104,7 @@ class Routes:
 
     def ingress(self, node: LocalNode) -> Node:
         """Return the node that producers of an address attach to: the ingress, which is made if there is none."""
-        if isinstance(node, DynamicNode) or is_reserved(node.name):
+        if isinstance(node, DynamicNode) or is_within(node.name):
             return node
         if node.ingress is None:
             self.ingresses.make(node)
@@ -205,7 +205,7 @@ class Routes:
 
     def consumers_changed(self, local: LocalNode) -> None:
         """Follow a change of the consumers that this router has of an address."""
-        if isinstance(local, DynamicNode) or local.remote is not None or is_reserved(local.name):
+        if isinstance(local, DynamicNode) or local.remote is not None or is_within(local.name):
             return
         there_are = bool(local.outgoing)
         if local.is_advertised is not there_are:

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
+from amqpmesh.policies.access import is_published
 from amqpmesh.router.endpoint_setup import TENANT
 from amqpmesh.router.kernel import KernelRouter, onward
 
@@ -74,7 +75,8 @@ class Lane:
             raise ValueError("the target names no lane")
         kind, far, tenant, name = parts
         lane = Lane(LaneKind(kind), far, unquote(tenant), name)
-        if not far or bool(name) is (lane.kind is LaneKind.TRANSIT) or name.startswith("$"):
+        is_own = name.startswith("$") and not is_published(name)
+        if not far or bool(name) is (lane.kind is LaneKind.TRANSIT) or is_own:
             raise ValueError("the target is no lane's")
         return lane
 

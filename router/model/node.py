@@ -11,7 +11,7 @@ from amqpmesh.policies.access import is_reserved
 from amqpmesh.policies.distribution import MULTICAST
 from amqpmesh.router.address_syntax import split
 from amqpmesh.router.amqp.standard.messaging import DeleteOnClose, LifetimePolicy
-from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.config.address import AddressConfig, own_config
 from amqpmesh.router.kernel import Budget, Pool
 from amqpmesh.router.model.counters import NO_DECISIONS, Decisions, Tally
 from amqpmesh.router.model.usage import Kind, move_account
@@ -442,7 +442,7 @@ class NodeTable:
 
         In `name@container` the container does not count. The router's own addresses match no pattern.
         """
-        return (None if is_reserved(name) else self.patterns.lookup(split(name)[0])) or self._default
+        return own_config(name) if is_reserved(name) else self.patterns.lookup(split(name)[0]) or self._default
 
     def find(self, tenant: str, name: str) -> LocalNode | None:
         """Return the node of an address; None: it is not in use."""

@@ -9,14 +9,16 @@ import trio
 from amqpmesh.router.io.threads import aside
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.noted_changes import note_change
+from amqpmesh.router.runtime.telemetry_publisher import TelemetryPublisher
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.config.file import ListenerConfig, RouterConfig
     from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.core import Core
     from amqpmesh.router.runtime.audit_writer import AuditWriter
+    from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.reload import UserChange
     from amqpmesh.router.runtime.span_exporter import SpanExporter, SpanSender
     from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter
@@ -27,8 +29,10 @@ log = event_log.EventLog("amqpmesh.telemetry")
 class Observers:
     """The observers of one router. Each of them is None if the configuration does not ask for it."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, listener: ListenerConfig) -> None:
+        """Args: listener: the limits of connections within the process."""
         self._config = config
+        self._publisher = TelemetryPublisher(listener, config.id)
         self.telemetry: TelemetryWriter | None = None
         self.audit: AuditWriter | None = None
         self.spans: SpanExporter | None = None
@@ -65,15 +69,24 @@ class Observers:
         if self._config.telemetry is not None:
             from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter  # here: most routers record nothing
 
-            telemetry = TelemetryWriter(self._config.telemetry, core.context.id, wall_clock)
+            telemetry = TelemetryWriter(self._config.telemetry, core.context.id, wall_clock, self._publisher)
             telemetry.begin(core)
             self.telemetry = telemetry
         if self.spans is not None:
             self.spans.begin()
 
-    def start(self, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
-        """Start the tasks of the observers. Args: start: starts one."""
+    def start(
+        self,
+        start: Callable[[Callable[[], Awaitable[None]]], object],
+        driver: Driver,
+        start_inside: Callable[[Callable[[], Awaitable[None]]], object],
+    ) -> None:
+        """Start the tasks of the observers.
+
+        Args: start: starts one. driver: of the router. start_inside: starts a task that serves links in the process.
+        """
         self._start = start
+        self._publisher.begin(driver, start_inside)
         if self.telemetry is not None:
             start(self.telemetry.run)
         if self.audit is not None:
@@ -133,7 +146,7 @@ class Observers:
         from amqpmesh.router.runtime.telemetry_writer import TelemetryWriter  # here: most routers record nothing
 
         def made(config: TelemetryConfig) -> TelemetryWriter:
-            return TelemetryWriter(config, core.context.id, self._wall_clock)
+            return TelemetryWriter(config, core.context.id, self._wall_clock, self._publisher)
 
         writer = await aside(made, wanted)  # it may have gigabytes
         if self._is_over:
@@ -142,6 +155,10 @@ class Observers:
         await writer.join(core)
         self.decide_anew()
         self._start(writer.run)
+
+    def stop(self) -> None:
+        """Publish no more: the router stops."""
+        self._publisher.end()
 
     def reopen(self) -> None:
         """Open files again that other programs may have renamed."""

@@ -180,7 +180,7 @@ class Router(LinkFactory):
                 self._key_readers = KeyReaders(self.config, tokens)
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
-            observers = Observers(self.config)
+            observers = Observers(self.config, self._stream_listener)
             observers.begin(core, self._wall)
             undoing.pop_all()
         self._observers = observers
@@ -212,7 +212,7 @@ class Router(LinkFactory):
         self._nursery.start_soon(self._management.serve)
         self._nursery.start_soon(self._driver.run_timers)
         self._nursery.start_soon(self._driver.run_chores)
-        observers.start(self._nursery.start_soon)
+        observers.start(self._nursery.start_soon, self._driver, self._start_inside)
         if self._key_readers is not None:
             self._key_readers.start(self._nursery.start_soon)
         start, management = self._start_inside, self._management
@@ -253,8 +253,7 @@ class Router(LinkFactory):
             self._admission.close()
             if self._poller is not None:
                 self._poller.end()
-            # The nursery gets no error, so it does not wrap the body's; the shield keeps the cancellation of its tasks
-            # inside.
+            # It gets no error, so it does not wrap the body's; the shield keeps the cancellation of its tasks inside.
             self._nursery.cancel_scope.shield = True
             self._nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
@@ -453,6 +452,7 @@ class Router(LinkFactory):
         self._admission.stop()
         self._inside.end()
         self._management.end()
+        self._observers.stop()
         self._snapshots.end()
         self._edge.stop()
         self._on_demand.stop()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from amqpmesh.router.telemetry.schema import VERSION, Kind
-from amqpmesh.router.telemetry.segments import HEAD, MAX_MAPS, OPEN, SUFFIX, Name, block, maps
+from amqpmesh.router.telemetry.segments import HEAD, OPEN, SUFFIX, Name, block, bodies, maps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from amqpmesh.router.config.observability import TelemetryConfig
-
-AT_ONCE: Final = 1_000
-"""Records in a block of maps at most."""
 
 
 class SegmentFiles:
@@ -72,6 +69,15 @@ class SegmentFiles:
         larger.
         """
         return self._size - self._beginning >= self._config.segment_size
+
+    @property
+    def links(self) -> Mapping[int, dict[str, Any]]:
+        """The links that segments explain, by number."""
+        return self._links
+
+    def next_number(self, kind: Kind) -> int:
+        """Return the number of the next map record of a kind, among all of this life."""
+        return self._written.get(kind, 0)
 
     def take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
         """Append map records."""
@@ -218,19 +224,3 @@ def why_unusable(directory: Path) -> str | None:
     if not os.access(there, os.W_OK | os.X_OK):
         return f"{there}: {os.strerror(errno.EACCES)}"
     return None
-
-
-def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[tuple[int, int, bytes]]:
-    """Encode map records as bodies of blocks of at most the readers' maximum: peers choose names, and their length.
-
-    Yields: for each body the index of its first record, the number of records, and the octets. A record that is too
-        large even alone is left out.
-    """
-    for at in range(0, len(records), most):
-        some = records[at : at + most]
-        body = maps(some)
-        if len(body) <= MAX_MAPS:
-            yield at, len(some), body
-        elif len(some) > 1:
-            for within, count, part in bodies(some, len(some) // 2):
-                yield at + within, count, part

@@ -20,14 +20,16 @@ import trio
 from amqpmesh.router.kernel import Recorder
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.segment_files import SegmentFiles
+from amqpmesh.router.telemetry.live_segments import LiveSegments
 from amqpmesh.router.telemetry.recording import ALL
 from amqpmesh.router.telemetry.schema import UNIT_OCTETS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from amqpmesh.router.config.observability import TelemetryConfig
     from amqpmesh.router.core import Core
+    from amqpmesh.router.runtime.telemetry_publisher import TelemetryPublisher
 
 BLOCK: Final = 65_536
 """Units of hop records in a block. Waking the thread costs as much as storing thousands of them, so blocks
@@ -64,12 +66,21 @@ log = event_log.EventLog("amqpmesh.telemetry")
 class TelemetryWriter:
     """The writer of one router's records, from `begin` until `end`."""
 
-    def __init__(self, config: TelemetryConfig, router: str, wall_clock: Callable[[], float]) -> None:
-        """Args: wall_clock: seconds since 1970."""
+    def __init__(
+        self, config: TelemetryConfig, router: str, wall_clock: Callable[[], float], publisher: TelemetryPublisher
+    ) -> None:
+        """Args: wall_clock: seconds since 1970. publisher: of the records, if they are to be messages, too."""
         self.config = config
+        self._router = router
+        self._publisher = publisher
+        #: The segments of those who listen, and the keys of their tenants; None: the records are on the disk alone.
+        self._live: LiveSegments | None = None
+        publisher.limit(config.memory)
+        self._wanted: Collection[str] = ()
         self._wall_clock = wall_clock
         self._epoch = round(wall_clock() * 1000)
         self._files = SegmentFiles(config, router, self._epoch, round(config.sample * ALL))
+        self._follow(config, 0)
         self._free = deque(
             array("Q", bytes(UNIT_OCTETS * BLOCK)) for _ in range(max(BLOCKS, config.memory // (UNIT_OCTETS * BLOCK)))
         )
@@ -147,6 +158,7 @@ class TelemetryWriter:
         self._recording.change(config)
         self._hand_over()
         self._enqueue(partial(self._files.change, config, round(config.sample * ALL)))
+        self._enqueue(partial(self._follow, config))
         self._filled.set()
         self.config = config
 
@@ -173,6 +185,9 @@ class TelemetryWriter:
                         return
             self._recording.flush()
             self._hand_over()
+            if self.config.publish:
+                self._wanted = self._publisher.wanted()
+                self._enqueue(self._publish)
             if now - began_at >= self.config.segment_time:
                 self._enqueue(self._files.close)
             self._filled.set()
@@ -232,9 +247,12 @@ class TelemetryWriter:
         """Accept hop records. Returns: a block for the next ones; None: no block is free."""
 
         def write(now: int) -> None:
+            octets = memoryview(words).cast("B")[: 8 * used]
             try:
+                if self._live is not None and self._wanted:
+                    self._live.take_hops(octets, first, count)
                 self._files.dropped = self._recorder.lost
-                self._files.take_hops(memoryview(words).cast("B")[: 8 * used], first, count, now)
+                self._files.take_hops(octets, first, count, now)
             finally:
                 self._free.append(words)
 
@@ -258,7 +276,7 @@ class TelemetryWriter:
         self._missed.clear()
         if self._ended_links:
             gone, self._ended_links = self._ended_links, []
-            self._enqueue(lambda _: self._files.forget(gone))
+            self._enqueue(lambda _: self._forget(gone))
 
     def _enqueue(self, write: Callable[[int], None]) -> None:
         self._waiting.append((self._now(), write))
@@ -302,7 +320,31 @@ class TelemetryWriter:
 
     def _take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
         self._written_records += len(records)
+        if self._live is not None:
+            self._live.take(kind, self._files.next_number(kind), records, wanted=bool(self._wanted))
         self._files.take(kind, records, now)
+
+    def _forget(self, numbers: list[int]) -> None:
+        self._files.forget(numbers)
+        if self._live is not None:
+            self._live.forget(numbers)
+
+    def _follow(self, config: TelemetryConfig, _: int) -> None:
+        """Make segments for those who listen, or none, as the configuration says."""
+        sample = round(config.sample * ALL)
+        if not config.publish:
+            self._live = None
+        elif self._live is None:
+            self._live = LiveSegments(self._router, self._epoch, sample, self._files.links)
+        else:
+            self._live.sample = sample
+
+    def _publish(self, now: int) -> None:
+        """Offer what was recorded to those who listen."""
+        if self._live is not None:
+            dropped = self._files.dropped + self._files.refused
+            for tenant, name, octets in self._live.close(now, self._wanted, dropped):
+                self._publisher.offer(tenant, name, octets)
 
     def _miss(self, kind: Kind, count: int, _: int) -> None:
         self._files.lose(kind, count)

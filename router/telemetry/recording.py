@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from amqpmesh.policies.access import is_published
 from amqpmesh.router import kernel
 from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.amqp.link import Link, Receiver
@@ -235,7 +236,7 @@ class Recording:
         source = relay.source
         incoming = 0
         if isinstance(source, IncomingLink):
-            incoming = source.number
+            incoming = source.endpoint.flow_state.number
             if source not in source.connection.incoming:
                 self._explain_again(source)
         if relay.presettled:
@@ -305,12 +306,16 @@ class Recording:
 
     def up(self, link: IncomingLink | OutgoingLink) -> None:
         """Record that a link was attached."""
-        self._writer.take(Kind.LINK, [self._explanation(link)])
+        self.introduce(link)
         self._record_event(Happening.UP, self._link_fields(link))
 
     def introduce(self, link: IncomingLink | OutgoingLink) -> None:
-        """Record the number of a link that is there before its recording."""
-        self._writer.take(Kind.LINK, [self._explanation(link)])
+        """Record the number of a link, also of one that is there before its recording."""
+        told = self._explanation(link)
+        if is_published(told["address"] or ""):
+            link.endpoint.flow_state.number = kernel.UNRECORDED
+        else:
+            self._writer.take(Kind.LINK, [told])
 
     def _explain_again(self, gone: IncomingLink | OutgoingLink) -> None:
         """Explain an ended link's number again: its deliveries lasted so long that the number may be forgotten."""
@@ -349,6 +354,8 @@ class Recording:
                 self._record_event(Happening.CREDIT, self._link_fields(link), waited=round(waited * 1e9))
 
     def _record_event(self, happening: Happening, told: Mapping[str, Any], **more: Any) -> None:
+        if is_published(told["address"] or ""):
+            return
         event = {"time": self._time(), "happening": happening.value, **told, "error": None, "waited": None, **more}
         self._writer.take(Kind.EVENT, [event])
 
@@ -372,7 +379,7 @@ class Recording:
             time = self._time()
             before, since = self._counted.get(link.number, (_NOTHING, None))
             self._counted[link.number] = now, time
-            if now == before:
+            if now == before or link.endpoint.flow_state.number == kernel.UNRECORDED:
                 continue
             yield {
                 "time": time,

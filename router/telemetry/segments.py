@@ -40,6 +40,9 @@ MAX_BODY: Final = 1 << 26
 MAX_MAPS: Final = 1 << 22
 """Octets of a body of maps at most: in memory they may take a hundred times as much."""
 
+AT_ONCE: Final = 1_000
+"""Records in a block of maps at most."""
+
 SUFFIX: Final = ".events"
 """The suffix of a closed segment."""
 
@@ -79,6 +82,22 @@ def maps(records: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the body of a block of maps."""
     packed: bytes = msgpack.packb(list(records), use_bin_type=True)
     return packed
+
+
+def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[tuple[int, int, bytes]]:
+    """Encode map records as bodies of blocks of at most the readers' maximum: peers choose names, and their length.
+
+    Yields: for each body the index of its first record, the number of records, and the octets. A record that is too
+        large even alone is left out.
+    """
+    for at in range(0, len(records), most):
+        some = records[at : at + most]
+        body = maps(some)
+        if len(body) <= MAX_MAPS:
+            yield at, len(some), body
+        elif len(some) > 1:
+            for within, count, part in bodies(some, len(some) // 2):
+                yield at + within, count, part
 
 
 @dataclass(frozen=True, slots=True)

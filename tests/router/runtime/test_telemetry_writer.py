@@ -16,11 +16,12 @@ import trio
 import trio.testing
 
 from amqpmesh import Receiver, Sender, connect
-from amqpmesh.router.config.file import TelemetryConfig
+from amqpmesh.router.config.file import ListenerConfig, TelemetryConfig
 from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.runtime import telemetry_writer
 from amqpmesh.router.runtime.router import Router
 from amqpmesh.router.runtime.segment_files import SegmentFiles
+from amqpmesh.router.runtime.telemetry_publisher import TelemetryPublisher
 from amqpmesh.router.telemetry.schema import Kind, Outcome
 from amqpmesh.router.telemetry.segments import Damage, Name, read
 from tests.support.data.recordings import blocks, hops_in
@@ -269,7 +270,8 @@ async def test_records_that_find_no_room_leave_a_gap_in_the_numbers_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry_writer, "RECORDS", 5)
-    recorded = telemetry_writer.TelemetryWriter(TelemetryConfig(directory=tmp_path), "A", lambda: NOW / 1e9)
+    publisher = TelemetryPublisher(ListenerConfig(url="amqp://127.0.0.1:0"), "A")
+    recorded = telemetry_writer.TelemetryWriter(TelemetryConfig(directory=tmp_path), "A", lambda: NOW / 1e9, publisher)
     async with Router(id="A") as router:
         recorded.begin(router._core)  # type: ignore[arg-type]  # it runs
         recorded.take(Kind.EDGE, [{"time": 1}] * 3)

@@ -1,0 +1,82 @@
+"""Segments in memory: the part of a tenant is what a reader of everything would choose."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from amqpmesh.router.kernel import UNRECORDED, Recorder
+from amqpmesh.router.telemetry.live_segments import ALL, LiveSegments
+from amqpmesh.router.telemetry.schema import Kind
+from amqpmesh.router.telemetry.segments import Damage, read
+from tests.support.data.recordings import hops_in, unpacked
+
+NOW = 1_700_000_000 * 10**9
+LINKS = {
+    number: {"number": number, "tenant": "red" if number % 2 else "blue", "direction": "incoming"}
+    for number in range(1, 9)
+}
+LINKS |= {9: {"number": 9, "tenant": None, "direction": "condition", "name": "amqp:not-found"}}
+
+records = st.tuples(
+    st.binary(min_size=14, max_size=14),
+    st.integers(0, 2**48 - 1),
+    st.sampled_from([1, 2, 3, 4, UNRECORDED]),
+    st.integers(0, 8),
+    st.sampled_from([0, 0, 5, 6]),
+    st.sampled_from([0, 0, 9]),
+    st.integers(0, 2**62),
+)
+
+
+def stored(found: list[tuple[Any, ...]]) -> array[int]:
+    recorder = Recorder(lambda: 0.0)
+    recorder.give(array("Q", bytes(8 * 4 * (3 * len(found) + 3))))
+    for key, counter, incoming, outgoing, address, condition, size in found:
+        recorder.store(key, counter, 0, 0, 1, incoming, outgoing, size, 1.0, 2.0, 3.0, 4, address, 1, 0, condition)
+    return recorder.words[: recorder.used]
+
+
+@given(st.lists(records, min_size=1, max_size=30))
+def test_a_tenant_gets_its_records_and_no_others(found: list[tuple[Any, ...]]) -> None:
+    words = stored(found)
+    everything = unpacked(words)
+    assert len(everything) == sum(each[2] != UNRECORDED for each in found)
+    assume(everything)
+    live = LiveSegments("A", 1_700_000_000_000, 2**32, LINKS)
+    live.take_hops(memoryview(words).cast("B"), 7, len(everything))
+    segments = {tenant: octets for tenant, _, octets in live.close(NOW, [ALL, "red", "blue"], 3)}
+    for tenant, octets in segments.items():
+        damage = Damage()
+        blocks = list(read(octets, damage))
+        assert damage == Damage()
+        expected = [
+            each for each in everything if tenant in (ALL, LINKS[each["address"] or each["incoming"]]["tenant"])
+        ]
+        assert hops_in(blocks) == expected
+        told = [record for each in blocks if each.kind == Kind.LINK for record in each.records()]
+        links = {each["number"]: each for each in told}
+        assert {each["tenant"] for each in told} <= ({"red", "blue", None} if tenant == ALL else {tenant, None})
+        for each in expected:
+            assert (each["address"] or each["incoming"]) in links
+            assert not each["condition"] or each["condition"] in links
+        (end,) = blocks[-1].records()
+        assert (end["hops"], end["dropped"]) == (len(expected), 3 if tenant == ALL else 0)
+        assert next(each.first for each in blocks if each.kind == Kind.HOP) == (7 if tenant == ALL else 0)
+    assert set(segments) - {ALL} == {LINKS[each["address"] or each["incoming"]]["tenant"] for each in everything}
+
+
+def test_a_link_that_ended_is_explained_once_more() -> None:
+    live = LiveSegments("A", 1_700_000_000_000, 2**32, {})
+    live.take(Kind.LINK, 0, [LINKS[1]], wanted=True)
+    live.forget([1])
+    explained = []
+    for _ in range(3):
+        words = stored([(bytes(14), 1, 1, 0, 0, 0, 10)])
+        live.take_hops(memoryview(words).cast("B"), 0, 1)
+        ((_, _, octets),) = live.close(NOW, [ALL], 0)
+        explained.append(any(each.kind == Kind.LINK for each in read(octets, Damage())))
+    assert explained == [True, True, False]
