@@ -124,6 +124,7 @@ ROUTER: Final = (
     Family("limited", COUNTER, "Connections, sessions, links and dynamic nodes beyond a limit of the policy."),
     Family("spans", COUNTER, "Spans of messages that the collector of OpenTelemetry has taken."),
     Family("spans_lost", COUNTER, "Messages in the share of tracing without a span at the collector."),
+    Family("unpublished_telemetry", COUNTER, "Messages with telemetry that no receiver took in time."),
     Family("resumed_links", COUNTER, "Links that clients have resumed after a lost connection."),
     Family("expired_links", COUNTER, "Ends of links that nobody resumed in time."),
     Family("evicted_links", COUNTER, "Ends of links that were given up before their time, for want of room."),

@@ -127,6 +127,7 @@ def measure(core: Core, listeners: Sequence[ListenerStatistics]) -> Steps[Measur
         *(windows.duplicates, windows.window_passed, windows.moved, context.no_path),
         *(context.stolen, context.denied, context.limited),
         *((0, 0) if context.traces.spans is None else (context.traces.spans.exported, context.traces.spans.lost)),
+        0 if context.recording is None else context.recording.unpublished,
         *(termini.resumptions, termini.lapsed, termini.evicted),
         *(resumption.resumed_outcomes, resumption.resumed_again, resumption.aborted_resumes),
         *(resumption.restated, resumption.in_doubt),

@@ -189,6 +189,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
             irregular=core.context.irregular_heads,
             spans=0 if spans is None else spans.exported,
             spans_lost=0 if spans is None else spans.lost,
+            unpublished=0 if core.context.recording is None else core.context.recording.unpublished,
             twins=tuple(f"{container} {link}" for container, link in islice(core.thefts.twins(), TWINS)),
             **resumption_counts(core.context.termini, kept),
             **total.outcomes(),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.policies.access import PUBLISHED
+from amqpmesh.policies.groups import May
 from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.amqp.standard.definitions import SenderSettleMode
 from amqpmesh.router.client.connections.in_process import InProcess
@@ -22,8 +23,9 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.telemetry.live_segments import ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
+    from amqpmesh.policies.policy import Policy
     from amqpmesh.router.client.links.link_manager import LinkManager
     from amqpmesh.router.config.file import ListenerConfig
     from amqpmesh.router.runtime.driver import Driver
@@ -58,6 +60,9 @@ class TelemetryPublisher(LinkFactory):
         self._inside = InProcess(listener, own=True)
         self._router = router
         self._feeds: dict[str, _Feed] = {}
+        #: The keys of tenants of which some may listen to their part, by this policy.
+        self._tenants: Sequence[str] = (ALL,)
+        self._policy: Policy | None = None
         #: The most octets that wait for one address.
         self._most = 0
         #: Messages that were dropped; those that the log has told of, and when.
@@ -89,9 +94,12 @@ class TelemetryPublisher(LinkFactory):
     def wanted(self) -> frozenset[str]:
         """Return the keys of the tenants whose part somebody in the mesh listens to; `ALL`: to everything."""
         policy, routes, nodes = self._context.policy, self._context.routes, self._context.nodes
-        keys = [ALL, *(() if policy is None else (each.key for each in policy.tenants if each.key))]
+        if policy is not self._policy:
+            groups = () if policy is None else policy.groups
+            self._tenants = sorted({ALL} | {each.tenant for each in groups if May.TELEMETRY in each.may})
+            self._policy = policy
         found = set()
-        for key in keys:
+        for key in self._tenants:
             name = published_at(key)
             local = nodes.find("", name)
             if (local is not None and local.outgoing) or routes.routers_with_consumers("", name):

@@ -187,6 +187,7 @@ class TelemetryWriter:
             self._hand_over()
             if self.config.publish:
                 self._wanted = self._publisher.wanted()
+                self._recording.unpublished = self._publisher.dropped
                 self._enqueue(self._publish)
             if now - began_at >= self.config.segment_time:
                 self._enqueue(self._files.close)
@@ -307,6 +308,8 @@ class TelemetryWriter:
             while self._waiting:
                 now, write = self._waiting.popleft()
                 self._run_write(now, write)
+                if self._live is not None and self._live.is_due:
+                    self._run_write(now, self._publish)
                 if self._files.is_due:
                     self._run_write(now, self._files.close)
 

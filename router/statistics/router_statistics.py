@@ -91,6 +91,8 @@ class RouterStatistics(Outcomes):
     """Spans of messages that the collector of OpenTelemetry has taken."""
     spans_lost: int = 0
     """Messages in the share of `[tracing]` without a span at the collector: beyond `rate` or `queue`, or not sent."""
+    unpublished: int = 0
+    """Messages with telemetry that were dropped, since no receiver took them in time."""
     resumable: int = 0
     """Links of senders that may be resumed, those of senders that are away included (§2.6.13)."""
     suspended: int = 0

@@ -22,6 +22,12 @@ _MARK: Final = 56
 
 _CONDITION: Final = (1 << 28) - 1
 
+MOST: Final = 2**20
+"""Octets of records after which a segment is to be closed at once."""
+
+_MAP: Final = 250
+"""Octets of a map record, about."""
+
 ALL: Final = ""
 """In place of a tenant's key: the segment has the records of all tenants."""
 
@@ -59,8 +65,14 @@ class LiveSegments:
         self._ended: set[int] = set()
         self._leaving: set[int] = set()
         self._parts: list[_Maps | _Hops] = []
+        self._octets = 0
         #: Records of each tenant in the segments before, by kind.
         self._numbers: dict[tuple[str, Kind], int] = {}
+
+    @property
+    def is_due(self) -> bool:
+        """True if the segment is large enough to be closed."""
+        return self._octets >= MOST
 
     def take(self, kind: Kind, first: int, records: list[dict[str, Any]], *, wanted: bool) -> None:
         """Accept map records. Args: first: the number of the first. wanted: somebody listens."""
@@ -70,12 +82,14 @@ class LiveSegments:
                 self._leaving.discard(each["number"])
         elif wanted:
             self._parts.append(_Maps(kind, first, records))
+            self._octets += _MAP * len(records)
 
     def take_hops(self, words: memoryview, first: int, count: int) -> None:
         """Accept hop records, for those who listen. Args: words: octets. first: the number of the first one."""
         copied = array("Q")
         copied.frombytes(words)
         self._parts.append(_Hops(first, count, copied))
+        self._octets += len(words)
 
     def forget(self, numbers: Collection[int]) -> None:
         """Forget links that are gone, after the next segment: they may have deliveries that are recorded late."""
@@ -89,7 +103,7 @@ class LiveSegments:
         Yields: for each of them its key, the name of the segment, without a suffix, and its octets. A tenant without
             records has no segment.
         """
-        parts, self._parts = self._parts, []
+        parts, self._parts, self._octets = self._parts, [], 0
         if parts:
             self.number += 1
             name = f"{self._epoch:013d}.{self.number:06d}"

@@ -102,8 +102,10 @@ class Recording:
         self._numbers: dict[Node | bytes, int] = {}
         #: The last recorded counts of links, by the links' numbers.
         self._counted: dict[int, tuple[tuple[int, ...], int | None]] = {}
-        #: Ended links that were explained again, for hop records that are not handed relay_ended yet.
+        #: Ended links that were explained again, for hop records that are not handed on yet.
         self._explained_again: set[int] = set()
+        #: Messages with records that were dropped.
+        self.unpublished = 0
         self._generation = -1
         recorder.on_full = self.flush
         recorder.on_rejected = self.condition
@@ -132,7 +134,7 @@ class Recording:
     # ------------------------------------------------------------------------------------------------------ deliveries
 
     def flush(self) -> None:
-        """Hand relay_ended the hop records."""
+        """Hand on the hop records."""
         recorder = self._recorder
         if self._words is None:
             self._words = self._writer.room()
@@ -330,7 +332,7 @@ class Recording:
         self._writer.gone(link.number)
 
     def stolen(self, link: IncomingLink | OutgoingLink) -> None:
-        """Record that a link was attached again relay_ended another connection, and is about to end."""
+        """Record that a link was attached again on another connection, and is about to end."""
         self._record_event(Happening.STOLEN, self._link_fields(link))
 
     def suspended(self, link: IncomingLink | OutgoingLink, happening: Happening) -> None:

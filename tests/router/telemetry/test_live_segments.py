@@ -80,3 +80,18 @@ def test_a_link_that_ended_is_explained_once_more() -> None:
         ((_, _, octets),) = live.close(NOW, [ALL], 0)
         explained.append(any(each.kind == Kind.LINK for each in read(octets, Damage())))
     assert explained == [True, True, False]
+
+
+def test_a_segment_in_memory_is_closed_before_it_is_large() -> None:
+    live = LiveSegments("A", 1_700_000_000_000, 2**32, LINKS)
+    words = stored([(bytes(14), 1, 1, 0, 0, 0, 10)] * 1_000)
+    taken = 0
+    while not live.is_due:
+        live.take_hops(memoryview(words).cast("B"), 0, 1_000)
+        live.take(Kind.EVENT, 0, [{"tenant": "red"}] * 100, wanted=True)
+        taken += 1
+    assert 10 <= taken <= 30
+    assert len(list(live.close(NOW, [ALL], 0))) == 1
+    assert not live.is_due
+    live.take(Kind.EVENT, 0, [{"tenant": "red"}] * 10_000, wanted=False)
+    assert not live.is_due
