@@ -99,6 +99,23 @@ def flows(out: str, since: datetime | None = None, until: datetime | None = None
     return sorted(Flow(*key, messages, octets) for key, (messages, octets) in sums.items())
 
 
+def carried(out: str, since: datetime | None = None, until: datetime | None = None) -> dict[tuple[str, str], float]:
+    """Sum up the octets of each direction of a link from the table `traffic/links`. Raises: as `flows`."""
+    dataset = opened(out, VIEWS["traffic/links"])
+    kind = dataset.schema.field("window_start").type
+    wanted = pc.field("bytes").is_valid()
+    if since is not None:
+        wanted &= pc.field("window_start") >= time_of(since, kind)
+    if until is not None:
+        wanted &= pc.field("window_start") < time_of(until, kind)
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    for batch in dataset.to_batches(columns=["router", "peer", "bytes"], filter=wanted):
+        some = pa.Table.from_batches([batch]).group_by(["router", "peer"]).aggregate([("bytes", "sum")])
+        for row in some.to_pylist():
+            found[row["router"], row["peer"]] += row["bytes_sum"]
+    return dict(found)
+
+
 def outlook(graph: Graph, flows: Sequence[Flow], away: Sequence[Element], effort: Effort = USUAL) -> Outlook:
     """Predict the effect of taking routers and links out of the mesh.
 

@@ -21,6 +21,7 @@ from amqpmesh.router.cli.exit_status import EPILOG, Exit, RefusedError
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.summary import duration
 from amqpmesh.router.cli.output.terminal import printable, table
+from amqpmesh.router.management.cost_plan import from_json
 
 WIDTH: Final = 100
 """Columns of a terminal that does not report its width."""
@@ -52,6 +53,15 @@ def declare(actions: Any) -> None:
             help="predict the effect of taking routers or links out of the mesh",
             description="Predict, from the results of `traffic` and `plan`, which addresses are cut off and how links "
             "are loaded without some routers and links, and what to do first.",
+            epilog=EPILOG,
+        )
+    )
+    _declare_promise(
+        actions.add_parser(
+            "promise",
+            help="compare an applied plan with the traffic since",
+            description="Compare what a plan has promised with what links have carried since it was applied. Its exit "
+            "status is 5 if the promise was not kept.",
             epilog=EPILOG,
         )
     )
@@ -148,6 +158,20 @@ def _declare_maintenance(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print all as one JSON object")
     command.set_defaults(command=maintenance)
+
+
+def _declare_promise(command: argparse.ArgumentParser) -> None:
+    command.add_argument("plan", metavar="PLAN", type=Path, help="the file of the plan that was applied, a copy")
+    command.add_argument(
+        "--out",
+        metavar="DIR",
+        type=arguments.place,
+        required=True,
+        help="the directory with results of a later run",
+    )
+    declare_times(command, "traffic")
+    command.add_argument("--json", action="store_true", help="print all as one JSON object")
+    command.set_defaults(command=promise)
 
 
 def _declare_prune(command: argparse.ArgumentParser) -> None:
@@ -281,6 +305,31 @@ def maintenance(given: argparse.Namespace) -> int:
         lines += table(("ROUTER", "NEIGHBOUR", "USE", "USE THEN"), links, width(), ("ROUTER", "NEIGHBOUR"))
         print("\n".join(printable(line) for line in lines))
     return Exit.NO if found.cut_off else Exit.DONE
+
+
+def promise(given: argparse.Namespace) -> int:
+    """Compare a plan with what came of it. Returns: 5 if its promise was not kept, else 0.
+
+    Raises: CommandError: it is no plan, or there are no results.
+    """
+    check_times(given)
+    try:
+        plan = from_json(given.plan.read_bytes())
+    except OSError as error:
+        raise CommandError(f"{given.plan}: {error.strerror or error}") from None
+    except CommandError as error:
+        raise CommandError(f"{given.plan}: {error}") from None
+    with extra():
+        from amqpmesh.pipeline.maintenance import carried, flows, graph
+        from amqpmesh.pipeline.promise import kept
+
+    times = given.since, given.until
+    found = kept(plan, graph(given.out), flows(given.out, *times), carried(given.out, *times))
+    if given.json:
+        print(dump(asdict(found)))
+    else:
+        print("\n".join(printable(line) for line in (*found.sentences, "kept" if found.is_kept else "not kept")))
+    return Exit.DONE if found.is_kept else Exit.NO
 
 
 def prune(given: argparse.Namespace) -> int:
