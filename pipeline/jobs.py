@@ -61,7 +61,9 @@ JOBS: Final = _by_name(
         "traffic",
         "the traffic from router to router, and the load of each link",
         ("ingest", "deliveries"),
+        module="amqpmesh.pipeline.traffic_hours",
         title="Traffic",
+        version=2,
     ),
     Job(
         "latency",

@@ -97,6 +97,11 @@ def hour_name(hour: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).strftime("%Y-%m-%dT%H")
 
 
+def hour_of_name(name: str) -> int:
+    """Return the hour of a part, since 1970. Args: name: as `hour_name` returns it."""
+    return int(datetime.fromisoformat(f"{name}:00+00:00").timestamp()) // 3600
+
+
 def paths(out: str, table: str) -> list[str]:
     """Return the directories with the Parquet files of a result table.
 

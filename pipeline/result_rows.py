@@ -113,7 +113,10 @@ VIEWS: Final[Mapping[str, View]] = {
         _smallest("window_start"),
     ),
     "traffic/talkers": View(
-        "traffic/talkers", ("role", "peer", "router", "address", "messages", "bytes"), (), _largest("messages")
+        "traffic/talkers",
+        ("window_start", "role", "peer", "router", "address", "messages", "bytes"),
+        ("window_start",),
+        _largest("messages"),
     ),
     "contingency": View(
         "contingency",

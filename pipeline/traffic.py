@@ -2,7 +2,8 @@
 
 If a router has recorded all of its deliveries, figures are exact, from the records. If it has recorded a share of them
 (`sample`), or lost some for want of room, only the counters of its links are exact. Then the figures of links are the
-counters. The figures of the matrix and of talkers are the records, scaled to the counters.
+counters. The figures of the matrix and of talkers are the records, scaled to the counters. Each hour is judged by
+itself (`sampling`), so that `traffic_hours` can make it alone.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from amqpmesh.pipeline.deliveries import between, ns, with_grouped_addresses, without_management
-from amqpmesh.pipeline.events import Column, table
+from amqpmesh.pipeline.deliveries import ns, with_grouped_addresses
+from amqpmesh.pipeline.events import Column
 from amqpmesh.pipeline.hop_records import LARGEST
-from amqpmesh.pipeline.work import Done, Table, Work
+from amqpmesh.pipeline.sampling import ALL, sampled_hours
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as ColumnOf
@@ -35,9 +36,6 @@ LONGEST: Final = 7_200
 clock was changed.
 """
 
-TOP: Final = 10
-"""Rows of the tables in a summary."""
-
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -49,7 +47,7 @@ class Windows:
 
 
 _SECOND: Final = 1_000_000_000
-_ALL: Final = 1 << 32
+_NEEDED: Final = "router", "epoch", "segment", "time", "sample", "whole", "dropped", "first_time", "last_time"
 
 _BASIS: Final = "`recorded`: exact, from all records; `scaled`: from a sample of records, scaled to the counters"
 
@@ -68,6 +66,7 @@ MATRIX: Final = (
 )
 
 TALKERS: Final = (
+    Column("window_start", pa.timestamp("us", "UTC"), "when the hour begins"),
     Column("role", pa.string(), "`sender` or `receiver`"),
     Column("peer", pa.string(), "the container-id of the client"),
     Column("router", pa.string(), "the router that the client is connected to"),
@@ -89,7 +88,8 @@ LINKS: Final = (
     Column(
         "use",
         pa.float64(),
-        "the share of the link's capacity or, without a known capacity, of the largest `bytes_per_second` in the table",
+        "the share of the link's capacity or, without a known capacity, of the largest `bytes_per_second` of the same "
+        "day, in UTC",
     ),
     Column("relative", pa.bool_(), "true if the capacity of the link is unknown"),
     Column(
@@ -99,6 +99,9 @@ LINKS: Final = (
         "between two readings; `scaled`: from a sample of records, divided by the share of the sample",
     ),
 )
+CARRIED: Final = "window_start", "router", "peer", "messages", "bytes", "basis"
+"""The columns of `LINKS` that the others follow from."""
+
 CAPACITY: Final = "router string, peer string, messages_per_second double, bytes_per_second double"
 """The columns of links' capacities, in one direction; either figure may be null."""
 
@@ -131,7 +134,11 @@ def weighted(attempts: DataFrame, counts: DataFrame, segments: DataFrame, window
     )
     factors = (
         recorded.join(entered, ["window_start", "ingress"], "full")
-        .join(F.broadcast(_sampled(segments)), F.col("ingress") == F.col("sampling"), "inner")
+        .join(
+            F.broadcast(_sampled(segments)),
+            (F.col("ingress") == F.col("sampling")) & (hour_of(F.col("window_start")) == F.col("sampled_hour")),
+            "inner",
+        )
         .select(
             "window_start",
             "ingress",
@@ -173,24 +180,27 @@ def matrix(weighted: DataFrame) -> DataFrame:
 
 
 def talkers(weighted: DataFrame) -> DataFrame:
-    """Make the table `traffic/talkers`, the busiest first."""
+    """Make the table `traffic/talkers`."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    hour = F.timestamp_seconds(hour_of(F.col("window_start")) * 3_600)
     roles = (("sender", "sender", "ingress"), ("receiver", "receiver", "egress"))
     sides = [
         weighted.select(
-            F.lit(role).alias("role"), F.col(peer).alias("peer"), F.col(router).alias("router"),
+            hour.alias("window_start"),
+            F.lit(role).alias("role"),
+            F.col(peer).alias("peer"),
+            F.col(router).alias("router"),
             "address", "tenant", "weight", "each", "basis",
         )
         for role, peer, router in roles
     ]  # fmt: skip
     both = sides[0].union(sides[1]).where(F.col("peer").isNotNull())
-    totals = both.groupBy("role", "peer", "router", "address", "tenant").agg(
+    return both.groupBy("window_start", "role", "peer", "router", "address", "tenant").agg(
         F.sum("weight").alias("messages"),
         F.sum(F.col("weight") * F.col("each")).alias("bytes"),
         F.max("basis").alias("basis"),
     )
-    return totals.orderBy(F.desc("bytes"), F.desc("messages"), "role", "peer", "router", "address", "tenant")
 
 
 def links(
@@ -204,27 +214,36 @@ def links(
 
     Args: hops: of the requested time. counts, segments: of all times. capacity: of links (`CAPACITY`); None: unknown.
     """
+    return used(carried(hops, counts, segments, windows), windows.seconds, capacity)
+
+
+def carried(hops: DataFrame, counts: DataFrame, segments: DataFrame, windows: Windows = ALWAYS) -> DataFrame:
+    """Return the load of links: `CARRIED` of the table `traffic/links`. Args: as `links`."""
     from pyspark.sql import functions as F  # noqa: N812
 
     sampled = F.broadcast(_sampled(segments))
+    here = (F.col("router") == F.col("sampling")) & (hour_of(F.col("window_start")) == F.col("sampled_hour"))
     recorded = (
         hops.where(F.col("to_router"))
         .groupBy(_start(F.col("time"), windows).alias("window_start"), "router", F.col("outgoing_peer").alias("peer"))
         .agg(F.count("*").cast("double").alias("messages"), F.sum("size").cast("double").alias("bytes"))
-        .join(sampled, F.col("router") == F.col("sampling"), "left")
+        .join(sampled, here, "left")
     )
     outgoing = _counts_over_time(
         counts.where((F.col("direction") == "outgoing") & F.col("from_router")), segments, windows
     )
     counted = (
-        outgoing.join(sampled, F.col("router") == F.col("sampling"), "left_semi")
+        outgoing.join(sampled, here, "left_semi")
         .groupBy("window_start", "router", "peer")
         .agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"))
         .withColumn("basis", F.lit("counted"))
     )
-    counting = counted.select(F.col("router").alias("counting")).distinct()
+    counting = counted.select(
+        F.col("router").alias("counting"), hour_of(F.col("window_start")).alias("counted_hour")
+    ).distinct()
+    told = (F.col("router") == F.col("counting")) & (hour_of(F.col("window_start")) == F.col("counted_hour"))
     share = F.coalesce("nominal", F.lit(1.0))
-    rest = recorded.join(F.broadcast(counting), F.col("router") == F.col("counting"), "left_anti").select(
+    rest = recorded.join(F.broadcast(counting), told, "left_anti").select(
         "window_start",
         "router",
         "peer",
@@ -232,11 +251,11 @@ def links(
         (F.col("bytes") * share).alias("bytes"),
         F.when(F.col("nominal").isNull(), "recorded").otherwise("scaled").alias("basis"),
     )
-    return _used(rest.unionByName(counted), windows.seconds, capacity)
+    return rest.unionByName(counted).select(*CARRIED)
 
 
-def _used(carried: DataFrame, seconds: int, capacity: DataFrame | None) -> DataFrame:
-    """Return the load of links, with its share of their capacity."""
+def used(carried: DataFrame, seconds: int = WINDOW, capacity: DataFrame | None = None) -> DataFrame:
+    """Make the table `traffic/links`. Args: carried: as `carried` returns it, of whole days. seconds: of a window."""
     from pyspark.sql import functions as F  # noqa: N812
 
     rates = carried.select(
@@ -244,7 +263,8 @@ def _used(carried: DataFrame, seconds: int, capacity: DataFrame | None) -> DataF
         (F.col("messages") / seconds).alias("messages_per_second"),
         (F.col("bytes") / seconds).alias("bytes_per_second"),
     )
-    busiest = rates.agg(F.max("bytes_per_second").alias("most"))
+    day = F.floor(hour_of(F.col("window_start")) / 24)
+    busiest = rates.groupBy(day.alias("day")).agg(F.max("bytes_per_second").alias("most"))
     known = capacity if capacity is not None else carried.sparkSession.createDataFrame([], CAPACITY)
     of = known.select(
         "router",
@@ -259,67 +279,11 @@ def _used(carried: DataFrame, seconds: int, capacity: DataFrame | None) -> DataF
     relative = F.when(F.col("most") > 0, F.col("bytes_per_second") / F.col("most")).otherwise(0.0)
     return (
         rates.join(F.broadcast(of), ["router", "peer"], "left")
-        .crossJoin(F.broadcast(busiest))
+        .join(F.broadcast(busiest), day == F.col("day"))
         .withColumn("use", F.coalesce(absolute, relative))
         .withColumn("relative", absolute.isNull())
         .select(*(column.name for column in LINKS))
     )
-
-
-def job(work: Work) -> Done:
-    """Run the job."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    ingested = work.place("ingest")
-    hops = between(table(work.spark, ingested, "hops"), work.since, work.until)
-    counts, segments = (table(work.spark, ingested, name) for name in ("counts", "segments"))
-    windows = Windows(since=work.since, until=work.until)
-    attempts = weighted(work.read("deliveries/attempts"), counts, segments, windows)
-    rows = work.write("traffic/matrix", matrix(attempts))
-    work.write("traffic/talkers", talkers(attempts))
-    work.write("traffic/links", links(hops, counts, segments, windows))
-    told = work.read("traffic/matrix")
-    total = told.agg(F.sum("messages"), F.sum("bytes"), F.sum(F.expr("int(basis != 'recorded')"))).collect()[0]
-    own = (total[0] or 0) - (without_management(told).agg(F.sum("messages")).collect()[0][0] or 0)
-    figures = {
-        "messages": round(total[0] or 0),
-        "bytes": round(total[1] or 0),
-        "of the routers' own": round(own),
-        "rows not exact": int(total[2] or 0),
-    }
-    return Done(rows, figures, (*_top_talkers(work), _top_links(work)))
-
-
-def _top_talkers(work: Work) -> list[Table]:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    tables = []
-    for role in ("sender", "receiver"):
-        talking = without_management(work.read("traffic/talkers")).where(F.col("role") == role)
-        shown = talking.orderBy(F.desc("bytes"), "peer").limit(TOP)
-        rows = [
-            (row["peer"], row["router"], row["address"], round(row["messages"]), round(row["bytes"]))
-            for row in shown.collect()
-        ]
-        tables.append(Table(f"busiest {role}s", (role, "router", "address", "messages", "bytes"), tuple(rows)))
-    return tables
-
-
-def _top_links(work: Work) -> Table:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    shown = (
-        work.read("traffic/links")
-        .groupBy("router", "peer")
-        .agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"), F.max("use").alias("use"))
-        .orderBy(F.desc("use"), "router", "peer")
-        .limit(TOP)
-    )
-    rows = [
-        (row["router"], row["peer"], round(row["messages"]), round(row["bytes"]), round(row["use"], 3))
-        for row in shown.collect()
-    ]
-    return Table("busiest links", ("router", "to", "messages", "bytes", "use"), tuple(rows))
 
 
 # ------------------------------------------------------------------------------------------------ counters and samples
@@ -333,22 +297,23 @@ def _start(time: ColumnOf, windows: Windows) -> ColumnOf:
 
 
 def _sampled(segments: DataFrame) -> DataFrame:
-    """Return routers without records of all deliveries, with the number that each of their records stands for."""
+    """Return the hours (`sampled_hour`) in which routers have not recorded all deliveries, with the number that each of
+    their records stands for.
+    """
+    rows = [row.asDict() for row in segments.select(*_NEEDED).collect()]
+    shares = [
+        (router, hour, float(ALL) / max(share, 1))
+        for hour, routers in sampled_hours(rows).items()
+        for router, share in routers.items()
+    ]
+    return segments.sparkSession.createDataFrame(shares, "sampling string, sampled_hour bigint, nominal double")
+
+
+def hour_of(window_start: ColumnOf) -> ColumnOf:
+    """Return the hour of a window, since 1970."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    lives = segments.groupBy("router", "epoch").agg(
-        F.min(F.coalesce("sample", F.lit(_ALL))).alias("share"),
-        F.max(F.coalesce("dropped", F.lit(0))).alias("dropped"),
-        F.min("whole").alias("whole"),
-        (F.max("segment") - F.min("segment") + 1 > F.count("*")).alias("missing"),
-    )
-    lossy = (F.col("dropped") > 0) | ~F.col("whole") | F.col("missing")
-    some = (
-        lives.where((F.col("share") < _ALL) | lossy)
-        .groupBy(F.col("router").alias("sampling"))
-        .agg(F.min("share").alias("share"))
-    )
-    return some.select("sampling", (F.lit(float(_ALL)) / F.greatest(F.col("share"), F.lit(1))).alias("nominal"))
+    return F.floor(F.unix_micros(window_start) / F.lit(3_600_000_000))
 
 
 def _counts_over_time(counts: DataFrame, segments: DataFrame, windows: Windows) -> DataFrame:

@@ -46,15 +46,20 @@ class Work:
     def read(self, table: str, only: Set[str] | None = None) -> DataFrame:
         """Read a result table: what was written with this, else what is published.
 
-        Args: only: some of the parts that were written; None: all. Raises: CommandError: see `published.paths`.
+        Args: only: some of its parts; None: all. Raises: CommandError: see `published.paths`.
         """
-        parts = self.written.get(table)
+        parts = self.parts(table)
         if parts is None:
             return self.spark.read.parquet(*paths(self.out, table))
         some = [self.place(each) for name, each in parts.items() if only is None or name in only]
         if some:
             return self.spark.read.parquet(*some)
         return self.spark.read.parquet(self.place(next(iter(parts.values())))).limit(0)
+
+    def parts(self, table: str) -> Parts | None:
+        """Return the parts of a result table: those that were written with this, else those that are published."""
+        written = self.written.get(table)
+        return load(self.out).parts(table) if written is None else written
 
     def write(self, table: str, result: DataFrame) -> int:
         """Write a result table; others see it once the job is published. Returns: its rows."""
@@ -63,10 +68,11 @@ class Work:
         self.written[table] = {WHOLE: directory}
         return self.read(table).count()
 
-    def write_hours(self, table: str, rows: DataFrame, kept: Parts) -> None:
+    def write_hours(self, table: str, rows: DataFrame, kept: Parts, files: int = FILES) -> None:
         """Write the rows of some hours of a table, on this machine.
 
-        Args: rows: with a column `hour`, hours since 1970, and one `key`. kept: the parts of other hours, which stay.
+        Args: rows: with a column `hour`, hours since 1970, and, for several files, one `key`. kept: the parts of other
+            hours, which stay. files: of an hour, at most.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -74,7 +80,8 @@ class Work:
 
         directory = fresh(table)
         cores = self.spark.sparkContext.defaultParallelism
-        spread = rows.repartition("hour", F.pmod(F.xxhash64("key"), F.lit(min(cores, FILES))))
+        by_key = [F.pmod(F.xxhash64("key"), F.lit(min(cores, files)))] if files > 1 else []
+        spread = rows.repartition("hour", *by_key)
         spread.write.partitionBy("hour").parquet(self.place(directory))
         place = ordinary(self.place(directory))
         found = sorted(int(each.name.partition("=")[2]) for each in place.glob("hour=*"))

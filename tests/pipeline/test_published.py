@@ -277,7 +277,7 @@ def test_tables_that_change_have_a_new_version() -> None:
 VERSIONS = {
     "ingest": (1, "bfbe2de1"),
     "deliveries": (1, "1e408d69"),
-    "traffic": (1, "b976f495"),
+    "traffic": (2, "c3091b3d"),
     "latency": (1, "3a82feae"),
     "losses": (1, "bd938716"),
     "anomalies": (1, "82e0cb11"),

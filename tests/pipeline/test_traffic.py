@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -28,9 +28,10 @@ from amqpmesh.pipeline.traffic import (
     talkers,
     weighted,
 )
-from amqpmesh.pipeline.work import Work
+from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.known_traffic import CROSSING, STAY, Delivery, Known
 from tests.support.data.segments import BEGAN, WHOLE_SAMPLE, at
+from tests.support.spark.stub import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,7 +151,7 @@ def test_the_matrix_is_what_was_sent(bench: Bench) -> None:
     assert {(row["basis"], row["messages"] == row["records"]) for row in frame.collect()} == {("recorded", True)}
 
 
-def test_talkers_are_senders_and_receivers_the_busiest_first(bench: Bench) -> None:
+def test_talkers_are_senders_and_receivers_of_each_hour(bench: Bench) -> None:
     fill(bench.known, 200)
     bench.take()
     amounts = []
@@ -160,8 +161,7 @@ def test_talkers_are_senders_and_receivers_the_busiest_first(bench: Bench) -> No
             amounts.append((("receiver", receiver, way[-1], each.address, each.tenant), each.size))
     frame = talkers(bench.weighted())
     assert figures(frame, "role", "peer", "router", "address", "tenant") == summed(amounts)
-    sizes = [row["bytes"] for row in frame.collect()]
-    assert sizes == sorted(sizes, reverse=True)
+    assert {row["window_start"].astimezone(UTC) for row in frame.collect()} == {window(at(0), 3600)}
 
 
 def test_links_carry_what_crossed_them_once_for_all_receivers_behind(bench: Bench) -> None:
@@ -350,7 +350,7 @@ def test_the_job_writes_three_tables_and_shows_the_busiest(bench: Bench) -> None
     assert done.rows == bench.work.read("traffic/matrix").count()
     assert done.figures == {
         "messages": len(everything), "bytes": sum(each.size for each, _, _ in everything), "of the routers' own": 0,
-        "rows not exact": 0
+        "rows not exact": 0, "records read": done.figures["records read"], "hours written": 1
     }  # fmt: skip
     assert [shown.title for shown in done.tables] == ["busiest senders", "busiest receivers", "busiest links"]
     assert all(shown.rows for shown in done.tables)
@@ -363,3 +363,98 @@ def test_without_traffic_there_are_no_rows(bench: Bench) -> None:
         done = JOBS[name].load()(bench.work)
     assert (done.rows, done.figures["messages"]) == (0, 0)
     assert all(shown.rows == () for shown in done.tables)
+
+
+@pytest.fixture
+def few_partitions(spark: SparkSession) -> Iterator[None]:
+    """Let all that is little be one task, in tests of several runs."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "2")
+    yield
+    spark.conf.set(name, str(before))
+
+
+def run(bench: Bench, *arriving: Path, jobs: Sequence[str] = ("deliveries", "traffic"), publishes: bool = True) -> Done:
+    """Run jobs once some segments have arrived. Args: publishes: else the last one is killed before that."""
+    for path in arriving:
+        path.rename(bench.root / "events" / path.name)
+    ingest(cast(Any, Session()), bench.work.events, bench.work.place("ingest"))
+    for name in jobs:
+        bench.work.written.clear()
+        done: Done = JOBS[name].load()(bench.work)
+        if publishes or name != jobs[-1]:
+            bench.work.publish(name, "", done)
+    bench.work.written.clear()
+    return done
+
+
+def all_rows(bench: Bench) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the rows of all tables, in order. A sum of fractions depends on their order a little."""
+    found = {}
+    for name in ("matrix", "talkers", "links"):
+        rows = [[_value(each) for each in row] for row in bench.work.read(f"traffic/{name}").collect()]
+        found[name] = sorted((tuple(row) for row in rows), key=repr)
+    return found
+
+
+def _value(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+@pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
+def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench, few_partitions: None) -> None:
+    """Of a router that records all, one that lost some, and one that records a sample from its second segment on."""
+    chance = random.Random(4)
+    bench.known.recorders["C"].sample = HALF
+    for hour in range(3):
+        for _ in range(12):
+            way = chance.choice(["A", "AB", "ABC", "CB", "CBA", "BA", "CA"])
+            sampled = way[0] != "C" or not hour or chance.random() < 0.5
+            bench.known.deliver(way, seconds=(hour + chance.random()) * 3600, sampled=sampled, sender="shop")
+        for router, peer, direction in (("C", "shop", "incoming"), ("C", "B", "outgoing"), ("B", "shop", "incoming")):
+            look = (hour * 3600 + 3590, 9 * hour + 9, 900 * hour + 900)
+            bench.count(router, peer, direction, look, since=at(hour * 3600 - 10), number=1 + (direction == "outgoing"))
+        if hour == 1:
+            bench.known.recorders["B"].lose(3)
+        bench.known.close(1)
+    waiting = bench.root / "waiting"
+    waiting.mkdir()
+    paths = [path.rename(waiting / path.name) for path in sorted((bench.root / "events").rglob("*.events"))]
+    chance.shuffle(paths)
+    run(bench, *paths[:5])
+    run(bench, *paths[5:9], publishes=False)
+    done = run(bench, *paths[9:])
+    found = all_rows(bench)
+    assert {row[-1] for row in found["matrix"]} == {"recorded", "scaled", "counted"}
+    assert {row[-1] for row in found["links"]} >= {"recorded", "counted"}
+    bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
+    whole = run(bench, jobs=["traffic"])
+    assert found == all_rows(bench)
+    told = "messages", "bytes", "rows not exact"
+    assert [done.figures[each] for each in told] == [whole.figures[each] for each in told]
+    assert done.tables == whole.tables
+
+
+@pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
+def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partitions: None) -> None:
+    history = 3
+    for hour in range(history):
+        for _ in range(20):
+            bench.known.deliver("AB", seconds=3600 * hour, size=100)
+        bench.known.close(1)
+    run(bench)
+    before = all_rows(bench)
+    for _ in range(9):
+        bench.known.deliver("AB", seconds=36_000, size=100_000)
+    bench.known.close(1)
+    done = run(bench)
+    assert [done.figures[each] for each in ("records read", "hours written")] == [18, 1]
+    after = all_rows(bench)
+    assert {*before["matrix"]} < {*after["matrix"]}
+    assert (done.rows, done.figures["messages"]) == (history + 1, 20 * history + 9)
+    assert {row[7] for row in before["links"]} == {1.0}
+    assert sorted(row[7] for row in after["links"]) == [pytest.approx(20 / 9_000, abs=1e-4)] * history + [1.0]
+    bench.known.close(1)
+    assert run(bench, jobs=["traffic"]).figures["hours written"] == 0
+    assert all_rows(bench) == after
