@@ -40,7 +40,7 @@ class Line:
     def __init__(self, directory: Path) -> None:
         self.recorders = [Recorder(directory / name, name) for name in (f"R{each}" for each in range(ROUTERS))]
         self._filled = [0] * ROUTERS
-        self._clients: list[int] = []
+        self._began, self._first, self._pace = at(0), 0, 1_000_000_000 // RATE
         for place, recorder in enumerate(self.recorders):
             for neighbour in (place - 1, place + 1):
                 for direction in ("incoming", "outgoing"):
@@ -60,7 +60,11 @@ class Line:
         mixed = (number * 2_654_435_761) & 0xFFFF_FFFF
         step = np.where(mixed & 1, 1, -1)
         ingress = np.where(step > 0, mixed % (ROUTERS - HOPS + 1), ROUTERS - 1 - mixed % (ROUTERS - HOPS + 1))
-        sender, receiver, sent = mixed % CLIENTS, mixed // 64 % CLIENTS, at(0) + number * (1_000_000_000 // RATE)
+        sender, receiver, sent = (
+            mixed % CLIENTS,
+            mixed // 64 % CLIENTS,
+            self._began + (number - self._first) * self._pace,
+        )
         for hop in range(HOPS):
             here = ingress + hop * step
             lane_in, lane_out = np.where(step > 0, 1, 3), np.where(step > 0, 4, 2)
@@ -96,9 +100,14 @@ class Line:
             self._filled[place] = 0
             self.recorders[place].close()
 
-    def close(self) -> None:
+    def spread(self, began: int, first: int, seconds: float, count: int) -> None:
+        """Spread the next deliveries over a time. Args: began: in ns since 1970. first: the number of the first one."""
+        self._began, self._first, self._pace = began, first, int(seconds * 1e9) // max(count, 1)
+
+    def close(self, begins: int | None = None) -> None:
+        """Close all segments. Args: begins: when the next ones begin, in ns since 1970."""
         for recorder in self.recorders:
-            recorder.close()
+            recorder.close(begins=begins)
 
 
 def write(directory: Path, deliveries: int) -> None:

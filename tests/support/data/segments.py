@@ -145,12 +145,12 @@ class Recorder:
         told = {"hops": self._hops, "blocks": self._blocks, "dropped": self.dropped}
         return self.data + framed(Kind.END, 0, 1, maps([{**told, "time": time or self.epoch * 1_000_000}]))
 
-    def close(self, time: int | None = None) -> Path:
-        """Write the file, and begin another segment."""
+    def close(self, time: int | None = None, begins: int | None = None) -> Path:
+        """Write the file, and begin another segment. Args: begins: when that begins, in ns since 1970."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / self.name.file()
         path.write_bytes(self.end(time))
-        self.begin()
+        self.begin(begins)
         return path
 
     def leave_open(self) -> Path:
