@@ -40,6 +40,7 @@ insecure = true
 [[listener]]
 url = "amqp://127.0.0.1:0"
 manage = true
+open_time_out = 300.0 # a connection is to be closed only once it is open, after a new process has started
 [audit]
 file = "audit.jsonl"
 [telemetry]
