@@ -281,6 +281,6 @@ VERSIONS = {
     "latency": (1, "3a82feae"),
     "losses": (1, "bd938716"),
     "anomalies": (1, "82e0cb11"),
-    "contingency": (1, "78b64cef"),
+    "contingency": (2, "78b64cef"),
     "plan": (1, "d04bdef0"),
 }
