@@ -20,7 +20,7 @@ from amqpmesh.router.client.connections.in_process import InProcess
 from amqpmesh.router.client.factory import LinkFactory
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.message.content import Message
-from amqpmesh.router.telemetry.live_segments import ALL
+from amqpmesh.router.telemetry.schema import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -61,7 +61,7 @@ class TelemetryPublisher(LinkFactory):
         self._router = router
         self._feeds: dict[str, _Feed] = {}
         #: The keys of tenants of which some may listen to their part, by this policy.
-        self._tenants: Sequence[str] = (ALL,)
+        self._tenants: Sequence[str] = (EVERYTHING,)
         self._policy: Policy | None = None
         #: The most octets that wait for one address.
         self._most = 0
@@ -92,11 +92,11 @@ class TelemetryPublisher(LinkFactory):
         self._most = octets
 
     def wanted(self) -> frozenset[str]:
-        """Return the keys of the tenants whose part somebody in the mesh listens to; `ALL`: to everything."""
+        """Return the keys of the tenants whose part somebody in the mesh listens to; `EVERYTHING`: to everything."""
         policy, routes, nodes = self._context.policy, self._context.routes, self._context.nodes
         if policy is not self._policy:
             groups = () if policy is None else policy.groups
-            self._tenants = sorted({ALL} | {each.tenant for each in groups if May.TELEMETRY in each.may})
+            self._tenants = sorted({EVERYTHING} | {each.tenant for each in groups if May.TELEMETRY in each.may})
             self._policy = policy
         found = set()
         for key in self._tenants:
@@ -112,7 +112,7 @@ class TelemetryPublisher(LinkFactory):
     def offer(self, tenant: str, name: str, octets: bytes) -> None:
         """Send a segment, if it can be sent. May be called by another thread.
 
-        Args: tenant: its key, or `ALL`. name: of the segment.
+        Args: tenant: its key, or `EVERYTHING`. name: of the segment.
         """
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._offered, tenant, name, octets)
@@ -169,7 +169,7 @@ class TelemetryPublisher(LinkFactory):
 
 
 def published_at(tenant: str) -> str:
-    """Return the address of what is recorded of a tenant. Args: tenant: its key, or `ALL`."""
+    """Return the address of what is recorded of a tenant. Args: tenant: its key, or `EVERYTHING`."""
     return f"{PUBLISHED}/{tenant}" if tenant else PUBLISHED
 
 

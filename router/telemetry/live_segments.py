@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from amqpmesh.router.telemetry.schema import UNIT_WORDS, VERSION, Kind, Unit
+from amqpmesh.router.telemetry.schema import EVERYTHING, UNIT_WORDS, VERSION, Kind, Unit
 from amqpmesh.router.telemetry.segments import block, bodies, maps
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ MOST: Final = 2**20
 
 _MAP: Final = 250
 """Octets of a map record, about."""
-
-ALL: Final = ""
-"""In place of a tenant's key: the segment has the records of all tenants."""
 
 
 class _Maps(NamedTuple):
@@ -98,8 +95,8 @@ class LiveSegments:
     def close(self, now: int, tenants: Collection[str], dropped: int) -> Iterator[tuple[str, str, bytes]]:
         """Close the segment, and begin the next one.
 
-        Args: now: nanoseconds since 1970. tenants: the keys of those that listen, or `ALL`. dropped: hop records that
-            this life has lost.
+        Args: now: nanoseconds since 1970. tenants: the keys of those that listen, or `EVERYTHING`. dropped: hop records
+            that this life has lost.
         Yields: for each of them its key, the name of the segment, without a suffix, and its octets. A tenant without
             records has no segment.
         """
@@ -108,9 +105,10 @@ class LiveSegments:
             self.number += 1
             name = f"{self._epoch:013d}.{self.number:06d}"
             for tenant in tenants:
-                wanted = parts if tenant == ALL else self._of_tenant(parts, tenant)
+                wanted = parts if tenant == EVERYTHING else self._of_tenant(parts, tenant)
                 if wanted:
-                    yield tenant, name, b"".join(self._segment(wanted, tenant, now, dropped if tenant == ALL else 0))
+                    lost = dropped if tenant == EVERYTHING else 0
+                    yield tenant, name, b"".join(self._segment(wanted, tenant, now, lost))
         for number in self._leaving:
             self._links.pop(number, None)
         self._leaving, self._ended = self._ended, set()
@@ -131,7 +129,7 @@ class LiveSegments:
         links = [
             each
             for number, each in self._links.items()
-            if (number in named and tenant in (ALL, each["tenant"]))
+            if (number in named and tenant in (EVERYTHING, each["tenant"]))
             or (number in conditions and each["direction"] == "condition")
         ]
         for kind, first, records in (

@@ -26,6 +26,9 @@ UNIT_OCTETS: Final = 8 * UNIT_WORDS
 KEY_OCTETS: Final = 20
 """Octets of a delivery key: the ingress router's number (8), its epoch (6), a counter (6)."""
 
+EVERYTHING: Final = ""
+"""In place of a tenant's key: the records of all tenants."""
+
 
 class Kind(IntEnum):
     """The kind of a block's records."""

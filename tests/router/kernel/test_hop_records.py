@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpmesh.router.kernel import UNRECORDED
 from amqpmesh.router.telemetry import schema
 from amqpmesh.router.telemetry.schema import Flag, Outcome
 from tests.support.data.recordings import unpacked
@@ -38,7 +39,7 @@ RECORDS = st.fixed_dictionaries(
         "hops_left": st.integers(0, 255),
         "flags": st.integers(0, 7),
         "outcome": st.sampled_from(Outcome),
-        "incoming": st.integers(0, 2**31 - 1),
+        "incoming": st.integers(0, UNRECORDED - 1),
         "outgoing": st.integers(0, 2**31 - 1),
         "size": numbers(2**62, 2**24),
         "came": numbers(2**20, 549, 1099, 1100),  # the upper bits of `BASE` change between

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from amqpmesh.router.kernel import UNRECORDED, Recorder
-from amqpmesh.router.telemetry.live_segments import ALL, LiveSegments
-from amqpmesh.router.telemetry.schema import Kind
+from amqpmesh.router.telemetry.live_segments import LiveSegments
+from amqpmesh.router.telemetry.schema import EVERYTHING, Kind
 from amqpmesh.router.telemetry.segments import Damage, read
 from tests.support.data.recordings import hops_in, unpacked
 
@@ -48,25 +48,25 @@ def test_a_tenant_gets_its_records_and_no_others(found: list[tuple[Any, ...]]) -
     assume(everything)
     live = LiveSegments("A", 1_700_000_000_000, 2**32, LINKS)
     live.take_hops(memoryview(words).cast("B"), 7, len(everything))
-    segments = {tenant: octets for tenant, _, octets in live.close(NOW, [ALL, "red", "blue"], 3)}
+    segments = {tenant: octets for tenant, _, octets in live.close(NOW, [EVERYTHING, "red", "blue"], 3)}
     for tenant, octets in segments.items():
         damage = Damage()
         blocks = list(read(octets, damage))
         assert damage == Damage()
         expected = [
-            each for each in everything if tenant in (ALL, LINKS[each["address"] or each["incoming"]]["tenant"])
+            each for each in everything if tenant in (EVERYTHING, LINKS[each["address"] or each["incoming"]]["tenant"])
         ]
         assert hops_in(blocks) == expected
         told = [record for each in blocks if each.kind == Kind.LINK for record in each.records()]
         links = {each["number"]: each for each in told}
-        assert {each["tenant"] for each in told} <= ({"red", "blue", None} if tenant == ALL else {tenant, None})
+        assert {each["tenant"] for each in told} <= ({"red", "blue", None} if tenant == EVERYTHING else {tenant, None})
         for each in expected:
             assert (each["address"] or each["incoming"]) in links
             assert not each["condition"] or each["condition"] in links
         (end,) = blocks[-1].records()
-        assert (end["hops"], end["dropped"]) == (len(expected), 3 if tenant == ALL else 0)
-        assert next(each.first for each in blocks if each.kind == Kind.HOP) == (7 if tenant == ALL else 0)
-    assert set(segments) - {ALL} == {LINKS[each["address"] or each["incoming"]]["tenant"] for each in everything}
+        assert (end["hops"], end["dropped"]) == (len(expected), 3 if tenant == EVERYTHING else 0)
+        assert next(each.first for each in blocks if each.kind == Kind.HOP) == (7 if tenant == EVERYTHING else 0)
+    assert set(segments) - {EVERYTHING} == {LINKS[each["address"] or each["incoming"]]["tenant"] for each in everything}
 
 
 def test_a_link_that_ended_is_explained_once_more() -> None:
@@ -77,7 +77,7 @@ def test_a_link_that_ended_is_explained_once_more() -> None:
     for _ in range(3):
         words = stored([(bytes(14), 1, 1, 0, 0, 0, 10)])
         live.take_hops(memoryview(words).cast("B"), 0, 1)
-        ((_, _, octets),) = live.close(NOW, [ALL], 0)
+        ((_, _, octets),) = live.close(NOW, [EVERYTHING], 0)
         explained.append(any(each.kind == Kind.LINK for each in read(octets, Damage())))
     assert explained == [True, True, False]
 
@@ -91,7 +91,7 @@ def test_a_segment_in_memory_is_closed_before_it_is_large() -> None:
         live.take(Kind.EVENT, 0, [{"tenant": "red"}] * 100, wanted=True)
         taken += 1
     assert 10 <= taken <= 30
-    assert len(list(live.close(NOW, [ALL], 0))) == 1
+    assert len(list(live.close(NOW, [EVERYTHING], 0))) == 1
     assert not live.is_due
     live.take(Kind.EVENT, 0, [{"tenant": "red"}] * 10_000, wanted=False)
     assert not live.is_due
