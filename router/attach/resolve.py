@@ -13,7 +13,7 @@ from amqpmesh.policies.access import is_published, is_reserved
 from amqpmesh.policies.distribution import UNAVAILABLE
 from amqpmesh.policies.exports import Use
 from amqpmesh.router.access.crossings import answerable, crossing, for_importer, refused
-from amqpmesh.router.access.rights import check_address
+from amqpmesh.router.access.rights import check_address, is_judged
 from amqpmesh.router.address_syntax import local_key, of_tools, refusal, split
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, LinkCondition
 from amqpmesh.router.attach.resumable import check_message
@@ -262,7 +262,9 @@ class Lookup:
         """Return the node of what routers publish. Raises: RefusedError: only the routers themselves send to it."""
         if place.container is not None:
             raise RefusedError(AmqpCondition.NOT_FOUND, "all routers publish there, and none by itself")
-        if sends and not record.own:
+        is_of_program = record.own if sends else record.inside
+        # The policy does not rule containers that the router connects to, nor who comes to a listener for routers.
+        if not is_of_program and (sends or (self._context.policy is not None and not is_judged(self._context, record))):
             raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         return self._use("", place, place.name)
 
@@ -349,6 +351,8 @@ class Lookup:
         """
         context = self._context
         routes, name, container = context.routes, place.name, place.container
+        if is_published(name):  # also for what a router sends for clients, such as dead letters
+            raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
         if container is not None and container != context.id and not (container in self._own and place.is_reserved):
@@ -415,7 +419,7 @@ class Lookup:
             except RefusedError as refusal:
                 # The lane does not tell messages of importers from those of the exporter.
                 raise for_importer(refusal) if self._is_offered(tenant, name) else refusal from None
-        if not place.is_available:
+        if not place.is_available or is_published(name):
             return None
         if place.is_reserved:
             node = context.nodes.find(context.nodes.tenant_of_reserved(tenant, name), name)

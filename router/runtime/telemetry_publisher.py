@@ -95,8 +95,7 @@ class TelemetryPublisher(LinkFactory):
         """Return the keys of the tenants whose part somebody in the mesh listens to; `EVERYTHING`: to everything."""
         policy, routes, nodes = self._context.policy, self._context.routes, self._context.nodes
         if policy is not self._policy:
-            groups = () if policy is None else policy.groups
-            self._tenants = sorted({EVERYTHING} | {each.tenant for each in groups if May.TELEMETRY in each.may})
+            self._tenants = _listening(policy)
             self._policy = policy
         found = set()
         for key in self._tenants:
@@ -166,6 +165,16 @@ class TelemetryPublisher(LinkFactory):
         if self.dropped > self._told and now - self._told_at >= TOLD:
             log.warning("telemetry not published", messages=self.dropped - self._told, reason="nobody takes it in time")
             self._told, self._told_at = self.dropped, now
+
+
+def _listening(policy: Policy | None) -> list[str]:
+    """Return the keys of the tenants of which somebody may listen to their part, and `EVERYTHING`."""
+    if policy is None:
+        return [EVERYTHING]
+    found = {each.tenant for each in policy.groups if May.TELEMETRY in each.may}
+    if EVERYTHING in found:  # the operator's peers may listen to each part
+        found.update(each.key for each in policy.tenants)
+    return sorted(found | {EVERYTHING})
 
 
 def published_at(tenant: str) -> str:

@@ -23,6 +23,7 @@ from amqpmesh.router.runtime.segment_files import SegmentFiles
 from amqpmesh.router.telemetry.live_segments import LiveSegments
 from amqpmesh.router.telemetry.recording import ALL
 from amqpmesh.router.telemetry.schema import UNIT_OCTETS, Kind
+from amqpmesh.router.telemetry.segments import AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -324,7 +325,11 @@ class TelemetryWriter:
     def _take(self, kind: Kind, records: list[dict[str, Any]], now: int) -> None:
         self._written_records += len(records)
         if self._live is not None:
-            self._live.take(kind, self._files.next_number(kind), records, wanted=bool(self._wanted))
+            first = self._files.next_number(kind)
+            for at in range(0, len(records), AT_ONCE):  # a hundred thousand links may have been counted at once
+                self._live.take(kind, first + at, records[at : at + AT_ONCE], wanted=bool(self._wanted))
+                if self._live.is_due:
+                    self._publish(now)
         self._files.take(kind, records, now)
 
     def _forget(self, numbers: list[int]) -> None:

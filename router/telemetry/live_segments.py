@@ -1,7 +1,9 @@
 """Segments in memory, of what a router has recorded lately, for those who listen. No threads, tasks or clocks.
 
 Each is whole: it explains the links that its hop records name, and begins and ends as a segment on the disk does. The
-segment of a tenant has nothing of others: its records have numbers of their own.
+segment of a tenant has no records of others: its segments and records have numbers of their own, and links of others
+are one link without a name there. The numbers of links and the counters of keys are those of all tenants: they are the
+same at every hop.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ MOST: Final = 2**20
 """Octets of records after which a segment is to be closed at once."""
 
 _MAP: Final = 250
-"""Octets of a map record, about."""
+"""Octets of a map record without its names, about. Peers choose the names."""
+
+FOREIGN: Final = 0xFFFF_FFFF
+"""In the segment of a tenant the number of all links by which its deliveries left to receivers of other tenants."""
 
 
 class _Maps(NamedTuple):
@@ -55,15 +60,13 @@ class LiveSegments:
         self._router = router
         self._epoch = epoch
         self.sample = sample
-        #: The number of the last segment. Those on the disk have other numbers.
-        self.number = 0
         #: The explanations of links by number, and the numbers of links that ended in this segment, and in the last.
         self._links = dict(links)
         self._ended: set[int] = set()
         self._leaving: set[int] = set()
         self._parts: list[_Maps | _Hops] = []
         self._octets = 0
-        #: Records of each tenant in the segments before, by kind.
+        #: Segments, and records of each tenant in them, by kind. Segments on the disk have other numbers.
         self._numbers: dict[tuple[str, Kind], int] = {}
 
     @property
@@ -79,7 +82,9 @@ class LiveSegments:
                 self._leaving.discard(each["number"])
         elif wanted:
             self._parts.append(_Maps(kind, first, records))
-            self._octets += _MAP * len(records)
+            self._octets += sum(
+                _MAP + sum(len(value) for value in each.values() if type(value) is str) for each in records
+            )
 
     def take_hops(self, words: memoryview, first: int, count: int) -> None:
         """Accept hop records, for those who listen. Args: words: octets. first: the number of the first one."""
@@ -102,39 +107,34 @@ class LiveSegments:
         """
         parts, self._parts, self._octets = self._parts, [], 0
         if parts:
-            self.number += 1
-            name = f"{self._epoch:013d}.{self.number:06d}"
-            for tenant in tenants:
-                wanted = parts if tenant == EVERYTHING else self._of_tenant(parts, tenant)
-                if wanted:
-                    lost = dropped if tenant == EVERYTHING else 0
-                    yield tenant, name, b"".join(self._segment(wanted, tenant, now, lost))
+            found = self._of_tenants(parts, [each for each in tenants if each != EVERYTHING])
+            if EVERYTHING in tenants:
+                found[EVERYTHING] = parts
+            for tenant, records in found.items():
+                if records:
+                    number = self._count(tenant, Kind.SEGMENT, 1)
+                    octets = b"".join(self._segment(records, tenant, number, now, 0 if tenant else dropped))
+                    yield tenant, f"{self._epoch:013d}.{number + 1:06d}", octets
         for number in self._leaving:
             self._links.pop(number, None)
         self._leaving, self._ended = self._ended, set()
 
-    def _segment(self, parts: Sequence[_Maps | _Hops], tenant: str, now: int, dropped: int) -> Iterator[bytes]:
+    def _segment(
+        self, parts: Sequence[_Maps | _Hops], tenant: str, number: int, now: int, dropped: int
+    ) -> Iterator[bytes]:
         told = {
             "version": VERSION,
             "router": self._router,
             "epoch": self._epoch,
-            "segment": self.number,
+            "segment": number + 1,
             "time": now,
             "sample": self.sample,
         }
         written = 0
         hops = [each for each in parts if isinstance(each, _Hops)]
-        named = set().union(*(_links_in(each.words) for each in hops))
-        conditions = set().union(*(_conditions_in(each.words) for each in hops))
-        links = [
-            each
-            for number, each in self._links.items()
-            if (number in named and tenant in (EVERYTHING, each["tenant"]))
-            or (number in conditions and each["direction"] == "condition")
-        ]
         for kind, first, records in (
-            (Kind.SEGMENT, self.number - 1, [told]),
-            (Kind.LINK, 0, links),
+            (Kind.SEGMENT, number, [told]),
+            (Kind.LINK, 0, self._explained(hops, tenant)),
             *(each for each in parts if isinstance(each, _Maps)),
         ):
             for at, count, body in bodies(records):
@@ -146,21 +146,40 @@ class LiveSegments:
             written += 1
         end = {"time": now, "hops": sum(each.hops for each in hops), "blocks": written, "dropped": dropped}
         body = maps([end])
-        yield block(Kind.END, self.number - 1, 1, body) + body
+        yield block(Kind.END, number, 1, body) + body
 
-    def _of_tenant(self, parts: Sequence[_Maps | _Hops], tenant: str) -> list[_Maps | _Hops]:
-        """Return the records of a tenant, with numbers that count no others."""
-        numbers = {number for number, each in self._links.items() if each["tenant"] == tenant}
-        found: list[_Maps | _Hops] = []
-        for each in parts:
+    def _explained(self, hops: Sequence[_Hops], tenant: str) -> list[dict[str, Any]]:
+        """Return the explanations of the numbers in hop records."""
+        named = set().union(*(_links_in(each.words) for each in hops))
+        conditions = set().union(*(_conditions_in(each.words) for each in hops))
+        found = [
+            each
+            for number in sorted(named | conditions)
+            if (each := self._links.get(number)) is not None
+            and (
+                (number in named and tenant in (EVERYTHING, each["tenant"]))
+                or (number in conditions and each["direction"] == "condition")
+            )
+        ]
+        if tenant != EVERYTHING and FOREIGN in named:
+            nothing = {"name": "", "peer": None, "from_router": False, "address": None}
+            found.append({"number": FOREIGN, "direction": "outgoing", "tenant": tenant, **nothing})
+        return found
+
+    def _of_tenants(self, parts: Sequence[_Maps | _Hops], tenants: Collection[str]) -> dict[str, list[_Maps | _Hops]]:
+        """Return the records of each of some tenants, with numbers that count no others."""
+        found: dict[str, list[_Maps | _Hops]] = {each: [] for each in tenants}
+        for each in parts if found else ():
             if isinstance(each, _Maps):
-                records = [record for record in each.records if record.get("tenant") == tenant]
-                if records:
-                    found.append(_Maps(each.kind, self._count(tenant, each.kind, len(records)), records))
+                records: dict[str, list[dict[str, Any]]] = {}
+                for record in each.records:
+                    if record.get("tenant") in found:
+                        records.setdefault(record["tenant"], []).append(record)
+                for tenant, some in records.items():
+                    found[tenant].append(_Maps(each.kind, self._count(tenant, each.kind, len(some)), some))
             else:
-                words, count = of_links(each.words, numbers)
-                if count:
-                    found.append(_Hops(self._count(tenant, Kind.HOP, count), count, words))
+                for tenant, (words, count) in of_tenants(each.words, self._links, found).items():
+                    found[tenant].append(_Hops(self._count(tenant, Kind.HOP, count), count, words))
         return found
 
     def _count(self, tenant: str, kind: Kind, count: int) -> int:
@@ -170,32 +189,51 @@ class LiveSegments:
         return first
 
 
-def of_links(words: Sequence[int], numbers: Collection[int]) -> tuple[array[int], int]:
-    """Return the hop records of some links, with the units that they need, and how many they are.
+def of_tenants(
+    words: Sequence[int], links: Mapping[int, Mapping[str, Any]], tenants: Collection[str]
+) -> dict[str, tuple[array[int], int]]:
+    """Return the hop records of each of some tenants, with the units that they need, and how many they are.
 
-    Args: words: of whole units, of a block. numbers: of incoming links, and of addresses of single deliveries.
+    One pass for all of them: it holds the threads of the process.
+    Args: words: of whole units, of a block. links: the explanations of links and addresses.
     """
-    found: array[int] = array("Q")
-    count = at = 0
-    key: Sequence[int] | None = None
+    found: dict[str, tuple[array[int], int]] = {}
+    told: set[str] = set()  # the tenants that have the present key
+    key = words[:0]
+    at = 0
     while at < len(words):
         if words[at + 2] >> _MARK == Unit.KEY:
             key = words[at : at + UNIT_WORDS]
+            told.clear()
             at += UNIT_WORDS
             continue
-        end = at + UNIT_WORDS
-        number = words[at + 3] & _LOW
-        if end < len(words) and words[end + 2] >> _MARK == Unit.WIDE:
-            number = words[end + 3] >> 32 or number
-            end += UNIT_WORDS
-        if number in numbers:
-            if key is not None:
-                found.extend(key)
-                key = None
-            found.extend(words[at:end])
-            count += 1
-        at = end
-    return found, count
+        begin, at = at, at + UNIT_WORDS
+        incoming, outgoing = words[begin + 3] & _LOW, words[begin + 3] >> 32
+        number = incoming
+        if at < len(words) and words[at + 2] >> _MARK == Unit.WIDE:
+            number = words[at + 3] >> 32 or number
+            at += UNIT_WORDS
+        tenant = _tenant_of(links, number)
+        if tenant is None or tenant not in tenants:
+            continue
+        chosen, count = found.get(tenant) or (array("Q"), 0)
+        if tenant not in told:
+            told.add(tenant)
+            chosen.extend(key)
+        chosen.extend(words[begin:at])
+        if outgoing and _tenant_of(links, outgoing) != tenant:
+            outgoing = FOREIGN
+        if _tenant_of(links, incoming) != tenant:
+            incoming = 0
+        chosen[begin - at + 3] = incoming | outgoing << 32
+        found[tenant] = chosen, count + 1
+    return found
+
+
+def _tenant_of(links: Mapping[int, Mapping[str, Any]], number: int) -> str | None:
+    """Return the tenant of a link or an address; None: it is not known, or none of a tenant."""
+    link = links.get(number)
+    return None if link is None else link["tenant"]
 
 
 def _links_in(words: array[int]) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,19 @@ import trio
 
 from amqpmesh import Connection, LinkDetachedError, Message, Receiver
 from amqpmesh.router.client.sender import Sender
-from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig, PolicyConfig, TelemetryConfig
+from amqpmesh.router.config.file import (
+    AddressConfig,
+    ConnectorConfig,
+    ListenerConfig,
+    MeshConfig,
+    PolicyConfig,
+    TelemetryConfig,
+)
 from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.message.outcomes import OutcomeError
 from amqpmesh.router.runtime import telemetry_publisher
 from amqpmesh.router.runtime.router import Router
+from amqpmesh.router.telemetry.live_segments import FOREIGN, MOST
 from amqpmesh.router.telemetry.schema import Kind
 from amqpmesh.router.telemetry.segments import Block, Damage, read
 from tests.support.data.recordings import blocks, hops_in
@@ -32,17 +40,19 @@ class Place:
     """Routers in a line, each with a listener for every tenant."""
 
     def __init__(self, roads: Roads, routers: dict[str, Router]) -> None:
-        self._roads = roads
+        self.roads = roads
         self.routers = routers
 
     def client(self, router: str = "A", tenant: str = "all") -> Connection:
         url = f"amqp://{tenant}.{router.lower()}.example:5672"
-        self._roads.lead_to(self.routers[router], url, ListenerConfig(url="amqp://127.0.0.1:0", name=tenant))
-        return self._roads.connect(url)
+        self.roads.lead_to(self.routers[router], url, ListenerConfig(url="amqp://127.0.0.1:0", name=tenant))
+        return self.roads.connect(url)
 
 
 @asynccontextmanager
-async def place(folder: Path, names: str = "A", policy: str = "", **telemetry: Any) -> AsyncIterator[Place]:
+async def place(
+    folder: Path, names: str = "A", policy: str = "", addresses: Sequence[AddressConfig] = (), **telemetry: Any
+) -> AsyncIterator[Place]:
     """Run routers that record and publish."""
     rules = folder / "policy.toml"
     rules.write_text(policy)
@@ -54,6 +64,7 @@ async def place(folder: Path, names: str = "A", policy: str = "", **telemetry: A
                 id=name,
                 policy=PolicyConfig(file=rules) if policy else None,
                 drain=0.0,
+                addresses=addresses,
                 mesh=MeshConfig(insecure=True) if len(names) > 1 else None,
                 connectors=[ConnectorConfig(url=wire, name="wire", role="mesh")] if before != " " else [],
                 open_stream=roads.open,
@@ -92,7 +103,7 @@ class Heard:
         explained = {link["number"]: link for each in found if each.kind == Kind.LINK for link in each.records()}
         for hop in hops_in(found):
             self.hops.append((router, hop))
-            assert hop["incoming"] in explained  # each segment explains what it names
+            assert (hop["address"] or hop["incoming"]) in explained  # each segment explains what it names
         self.links |= {(router, number): link for number, link in explained.items()}
 
     async def until(self, count: int) -> None:
@@ -216,6 +227,111 @@ async def test_a_tenant_hears_its_own_part_and_the_operator_all(tmp_path: Path) 
             with pytest.raises(LinkDetachedError, match="unauthorized-access|not-found"):
                 async with client.receiver(name):
                     pass
+
+
+async def test_the_operator_hears_the_part_of_any_tenant(tmp_path: Path) -> None:
+    async with (
+        place(tmp_path, policy=POLICY) as here,
+        here.client("A", "pears") as pears,
+        here.client("A", "operator") as operator,
+        pears.receiver("fruit") as receiver,
+        pears.sender("fruit") as sender,
+        operator.receiver("$telemetry/pears") as live,
+    ):
+        await listened(here.routers["A"], "$telemetry/pears")
+        await pass_messages(sender, receiver, 3)
+        heard = Heard(live)
+        await heard.until(3)
+        assert {each["tenant"] for each in heard.links.values()} == {"pears"}
+
+
+SHARED = POLICY.replace(
+    'match = [{ listener = "apples" }]\n',
+    'match = [{ listener = "apples" }]\nexports = [{ pattern = "fruit", to = "pears", may = ["send", "receive"] }]\n',
+).replace(
+    'match = [{ listener = "pears" }]\n',
+    'match = [{ listener = "pears" }]\nimports = [{ pattern = "fruit", from = "apples" }]\n',
+)
+
+
+async def test_a_tenant_sees_no_links_of_others_that_its_deliveries_come_from_or_go_to(tmp_path: Path) -> None:
+    async with (
+        place(tmp_path, policy=SHARED.replace("telemetry = false", "telemetry = true")) as here,
+        here.client("A", "apples") as apples,
+        here.client("A", "pears") as pears,
+        apples.sender("fruit") as of_apples,
+        pears.sender("fruit") as of_pears,
+        pears.sender(None) as anonymous,
+        apples.receiver("$telemetry/apples") as one,
+        pears.receiver("$telemetry/pears") as other,
+    ):
+        for name in ("$telemetry/apples", "$telemetry/pears"):
+            await listened(here.routers["A"], name)
+        async with pears.receiver("fruit") as receiver:
+            await pass_messages(of_apples, receiver, 3)
+        async with apples.receiver("fruit") as receiver:
+            await pass_messages(of_pears, receiver, 4)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_take, receiver, 1)
+                await anonymous.send(Message("x", to="fruit"))
+        for live, count in ((one, 4), (other, 4)):
+            heard = Heard(live)
+            await heard.until(count)
+            named = {number for _, number in heard.links}
+            for _, hop in heard.hops:
+                assert {hop["incoming"], hop["outgoing"], hop["address"]} <= {0, *named}
+            assert heard.links["A", FOREIGN]["name"] == ""
+
+
+async def test_those_whom_no_policy_rules_hear_nothing_under_one(tmp_path: Path) -> None:
+    async with place(tmp_path, policy=POLICY) as here:
+        url = "amqp://wire.example:5672"
+        here.roads.lead_to(here.routers["A"], url, ListenerConfig(url="amqp://127.0.0.1:0", name="wire", role="mesh"))
+        async with here.roads.connect(url) as stranger:
+            with pytest.raises(LinkDetachedError, match="unauthorized-access"):
+                async with stranger.receiver("$telemetry"):
+                    pass
+
+
+async def test_a_dead_letter_does_not_come_there(tmp_path: Path) -> None:
+    mortal = AddressConfig(pattern="q", redeliver=True, attempts=1, dead_letter="$telemetry")
+    async with (
+        place(tmp_path, addresses=[mortal]) as here,
+        here.client() as client,
+        client.receiver("q") as receiver,
+        client.sender("q") as sender,
+        client.receiver("$telemetry") as live,
+    ):
+        await listened(here.routers["A"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_reject, receiver)
+            with pytest.raises(OutcomeError):
+                await sender.send(Message("a letter", content_type="text/plain"))
+        await Heard(live).until(1)  # each message on the way to the record of it is a segment
+
+
+async def _reject(receiver: Receiver) -> None:
+    (await receiver.receive()).reject()
+
+
+async def test_a_hundred_thousand_links_that_are_counted_at_once_make_several_messages(tmp_path: Path) -> None:
+    async with (
+        place(tmp_path) as here,
+        here.client() as client,
+        client.receiver("$telemetry", credit=100) as live,
+    ):
+        router = here.routers["A"]
+        await listened(router)
+        writer = router._observers.telemetry
+        assert writer is not None
+        count = 20_000
+        writer.take(Kind.EVENT, [{"address": None, "tenant": None, "link": "x" * 200} for _ in range(count)])
+        heard = 0
+        while heard < count:
+            body = (await live.receive()).message.body
+            assert len(body) < 2 * MOST
+            found = read(body, Damage())
+            heard += sum(len(each.records()) for each in found if each.kind == Kind.EVENT)
 
 
 async def test_a_group_that_loses_the_right_loses_the_link(tmp_path: Path) -> None:
