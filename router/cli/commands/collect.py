@@ -106,7 +106,12 @@ class _Collecting:
         name = _name_of(body)
         if name is None:
             raise CommandError("what came is no segment: the address is not one of routers")
-        _write(self._given.directory / name.file(), body)
+        path = self._given.directory / name.file()
+        if path.exists():
+            raise CommandError(
+                f"{path} is there: another tenant's part, or what a router writes, needs its own directory"
+            )
+        _write(path, body)
         delivery.accept()
         self._segments += 1
         self._octets += len(body)

@@ -58,6 +58,19 @@ def test_what_is_too_old_is_removed_and_what_is_not_a_segment_stays(
     assert note.exists()
 
 
+def test_a_segment_that_is_there_is_not_replaced(recorded: Served, tmp_path: Path, command: Command) -> None:
+    there = tmp_path / "there"
+    assert command("collect", str(there), "--count", "1").status == 0
+    (name,) = [Name.of(file.name) for file in there.iterdir()]
+    assert name is not None
+    for number in range(name.segment, name.segment + 1_000):  # what comes next is among these
+        (there / Name(name.router, name.epoch, number).file()).write_text("of a router")
+    said = command("collect", str(there), "--count", "1")
+    assert said.status != 0
+    assert "needs its own directory" in said.err
+    assert {file.read_text() for file in there.iterdir()} == {"of a router"}
+
+
 def segment(**told: object) -> bytes:
     record = {"version": VERSION, "router": "B", "epoch": 10**12, "segment": 1, "time": 0, "sample": 0, **told}
     body = maps([record])
