@@ -23,7 +23,7 @@ from amqpmesh.router.message.content import Message
 from amqpmesh.router.telemetry.schema import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from amqpmesh.policies.policy import Policy
     from amqpmesh.router.client.links.link_manager import LinkManager
@@ -60,6 +60,8 @@ class TelemetryPublisher(LinkFactory):
         self._inside = InProcess(listener, own=True)
         self._router = router
         self._feeds: dict[str, _Feed] = {}
+        #: What is offered is not sent.
+        self._rests = False
         #: The keys of tenants of which some may listen to their part, by this policy.
         self._tenants: Sequence[str] = (EVERYTHING,)
         self._policy: Policy | None = None
@@ -84,8 +86,7 @@ class TelemetryPublisher(LinkFactory):
     def end(self) -> None:
         """Send no more: the router stops."""
         self._inside.end()
-        for feed in self._feeds.values():
-            feed.scope.cancel()
+        self.rest()
 
     def limit(self, octets: int) -> None:
         """Set the most octets that wait for one address."""
@@ -94,6 +95,7 @@ class TelemetryPublisher(LinkFactory):
     def wanted(self) -> frozenset[str]:
         """Return the keys of the tenants whose part somebody in the mesh listens to; `EVERYTHING`: to everything."""
         policy, routes, nodes = self._context.policy, self._context.routes, self._context.nodes
+        self._rests = False
         if policy is not self._policy:
             self._tenants = _listening(policy)
             self._policy = policy
@@ -103,10 +105,18 @@ class TelemetryPublisher(LinkFactory):
             local = nodes.find("", name)
             if (local is not None and local.outgoing) or routes.routers_with_consumers("", name):
                 found.add(key)
-        for key, feed in self._feeds.items():
-            if key not in found:
-                feed.scope.cancel()
+        self._leave(key for key in self._feeds if key not in found)
         return frozenset(found)
+
+    def rest(self) -> None:
+        """Send nothing until `wanted` is asked again: the records are not published any more."""
+        self._rests = True
+        self._leave(self._feeds)
+
+    def _leave(self, keys: Iterable[str]) -> None:
+        # A feed that ends may take a second for that: who listens again meanwhile gets another one.
+        for key in tuple(keys):
+            self._feeds.pop(key).scope.cancel()
 
     def offer(self, tenant: str, name: str, octets: bytes) -> None:
         """Send a segment, if it can be sent. May be called by another thread.
@@ -117,7 +127,7 @@ class TelemetryPublisher(LinkFactory):
             self._token.run_sync_soon(self._offered, tenant, name, octets)
 
     def _offered(self, tenant: str, name: str, octets: bytes) -> None:
-        if self._inside.failure is not None:
+        if self._rests or self._inside.failure is not None:
             return
         feed = self._feeds.get(tenant)
         if feed is None:

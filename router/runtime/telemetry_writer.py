@@ -162,6 +162,8 @@ class TelemetryWriter:
         self._enqueue(partial(self._follow, config))
         self._filled.set()
         self.config = config
+        if not config.publish:
+            self._publisher.rest()
 
     async def run(self) -> None:
         """Pass records to the thread, again and again, until `end`."""
@@ -210,6 +212,7 @@ class TelemetryWriter:
     async def leave(self) -> None:
         """Do the same while the router runs on, in small steps."""
         self._is_over = True
+        self._publisher.rest()
         for record in list(self._context.connections):
             self._recording.counts(record)
             self._hand_over()

@@ -400,6 +400,32 @@ async def receive_segment(live: Receiver, sender: Sender, receiver: Receiver) ->
             return
 
 
+async def test_a_router_that_publishes_no_more_leaves_the_address(tmp_path: Path) -> None:
+    async with (
+        place(tmp_path) as here,
+        here.client() as client,
+        client.receiver("q") as receiver,
+        client.sender("q") as sender,
+        client.receiver("$telemetry") as live,
+    ):
+        router = here.routers["A"]
+        config = router.config
+        assert config.telemetry is not None
+        for telemetry in (replace(config.telemetry, publish=False), None):
+            await router.apply(config)
+            await receive_segment(live, sender, receiver)
+            assert len(own_links(router)) == 1
+            await router.apply(replace(config, telemetry=telemetry))
+            await until(lambda: not own_links(router))
+
+
+def own_links(router: Router) -> list[str]:
+    """Return the names of the links by which a router publishes."""
+    assert router._core is not None
+    node = router._core.context.nodes.find("", "$telemetry")
+    return [] if node is None else [each.endpoint.name for each in node.incoming]
+
+
 async def test_publishing_comes_and_goes_by_a_changed_configuration(tmp_path: Path) -> None:
     async with (
         place(tmp_path, publish=False) as here,
