@@ -161,6 +161,8 @@ class Admission:
         """Return the reason why a listener for HTTP takes no more clients of AMQP; None: it does."""
         if self._is_stopped:
             return "the router is about to end"
+        if listener.is_removed:
+            return "the listener is gone"
         return None if self._has_room(listener) else "too many connections"
 
     def admit_opened(self, listener: Listener, stream: DirectStream, host: str, identity: Identity) -> None:

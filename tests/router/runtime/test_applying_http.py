@@ -12,6 +12,9 @@ import trio
 from amqpmesh import ConnectionClosedError, HttpConfig, ListenerConfig, Router, connect
 from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.config.tables import Effect
+from amqpmesh.router.io.handshake import UNKNOWN
+from amqpmesh.router.io.streams import TcpStream
+from amqpmesh.router.logs.event_log import event_of
 from amqpmesh.router.management.service import ADDRESS
 from tests.router.management.test_config_edits import ask
 from tests.support.peers.http_client import PATIENCE, HttpClient
@@ -136,6 +139,20 @@ async def test_websockets_stay_when_it_changes_and_end_with_it() -> None:
             await router.apply(config(AMQP))
             with trio.fail_after(PATIENCE), pytest.raises(ConnectionClosedError):
                 await receiver.receive()
+
+
+async def test_a_websocket_that_comes_while_its_listener_goes_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    http = replace(HTTP, amqp=True)
+    async with Router(config(AMQP, http)) as router:
+        listener = router._edge.listeners[1]
+        await router.apply(config(AMQP))
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # The thread has answered the request for it before the change.
+            router._admission.admit_opened(listener, TcpStream(ours), "127.0.0.1", UNKNOWN)
+            assert ours.fileno() == -1
+        assert listener.websockets == 0
+    assert not [each for each in caplog.records if event_of(each) == "internal error"]
 
 
 async def test_management_creates_and_deletes_it() -> None:
