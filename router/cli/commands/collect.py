@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -124,8 +125,9 @@ class _Collecting:
             return
         self._looked_at = trio.current_time()
         for each in self._given.directory.glob(f"*{SUFFIX}"):
-            if now - each.stat().st_mtime > self._given.keep.total_seconds():
-                each.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another command removes them, too
+                if now - each.stat().st_mtime > self._given.keep.total_seconds():
+                    each.unlink()
 
     def _tell(self) -> None:
         self._progress.close()
