@@ -190,7 +190,8 @@ def _read(system: fs.FileSystem, path: str) -> pa.Table | None:
 
 def _together(tables: Iterable[pa.Table]) -> pa.Table:
     """Return the rows of several tables, in the columns of this version."""
-    schema = arrow_schema(SEGMENTS)
+    # Files of Spark have columns that may be null, and so have those of all others, which they are joined with.
+    schema = pa.schema([each.with_nullable(True) for each in arrow_schema(SEGMENTS)])
     return pa.concat_tables([schema.empty_table(), *tables], promote_options="default").select(schema.names)
 
 
