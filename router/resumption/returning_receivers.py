@@ -17,7 +17,7 @@ from amqpmesh.router.amqp.errors import ProtocolError
 from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
-from amqpmesh.router.attach.reattaching import is_incomplete, room_of_map
+from amqpmesh.router.attach.reattaching import MOST_READ, is_incomplete, room_of_map
 from amqpmesh.router.attach.rounds import PAUSE
 from amqpmesh.router.delivery.left_unsettled import end_all
 from amqpmesh.router.delivery.lifetime import finish, leg_sent
@@ -155,7 +155,7 @@ class ReturningReceivers(LastingSources):
                 continue
             state = known.outcome or known.stated or WHOLE
             room -= octets_of(tag, state)
-            if room < 0:
+            if room < 0 or len(named) == MOST_READ:  # the neighbour takes a map with more for an incomplete one
                 return LaneMap(ours, named)
             ours[tag] = state
             named.append((delivery_id, tag))

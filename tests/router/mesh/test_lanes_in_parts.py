@@ -6,6 +6,7 @@ import pytest
 
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
+from amqpmesh.router.attach.reattaching import MOST_READ
 from amqpmesh.router.config.file import AddressConfig
 from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, FrayedWire, tell
 from tests.support.worlds.meshes import World
@@ -14,7 +15,7 @@ from tests.support.worlds.network import Arrival, message
 SMALL = 2048
 """Octets of a frame: a map of some 30 deliveries."""
 
-MANY = AddressConfig(pattern="q", max_unsettled=10_000, max_credit=10_000)
+MANY = AddressConfig(pattern="q", max_unsettled=20_000, max_credit=20_000)
 ACCEPTED = Accepted()
 IN_DOUBT = Modified(delivery_failed=True)
 
@@ -86,6 +87,17 @@ def test_five_thousand_deliveries_of_one_lane_are_not_in_doubt() -> None:
     assert story.heard() == [ACCEPTED] * 1000 + [None] * 3000 + [ACCEPTED] * 1000
     story.accept(story.came[1000:4000])
     assert story.heard() == [ACCEPTED] * 5000
+    assert story.consumer.take() == []
+    story.leave()
+
+
+def test_more_deliveries_than_a_router_reads_of_one_map_are_not_in_doubt_though_a_frame_has_room_for_all() -> None:
+    story = Story(count=MOST_READ + 300, frames=2**20)
+    story.cut()
+    story.join()
+    assert story.heard() == [None] * len(story.sent)
+    story.accept(story.came[MOST_READ - 300 :])
+    assert story.heard() == [None] * (MOST_READ - 300) + [ACCEPTED] * 600
     assert story.consumer.take() == []
     story.leave()
 
