@@ -354,7 +354,8 @@ class ResumedLanes:
         if both:
             pool.let_resume(incoming.credit_sink, len(both))
         if is_part:
-            kept.parts = with_item(kept.parts, endpoint.name)
+            if both:  # else the answer is the same each time, and names alone would need memory
+                kept.parts = with_item(kept.parts, endpoint.name)
         else:
             if rest:
                 context.chores.do(settle_rest(context, rest, kept))

@@ -38,7 +38,7 @@ class SuspendedTarget(SuspendedTerminus):
         self.holder.remote_handle = 0  # no link is looked at for its last delivery
         #: All of them were moved to `holder`.
         self.is_moved = False
-        #: Of a lane: the links that have taken over parts of its deliveries, by name.
+        #: Of a lane: the links that have taken over parts of its deliveries, by name: no more than it had deliveries.
         self.parts: SmallSet[str] = ()
 
     @property

@@ -8,6 +8,9 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Rece
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.attach.reattaching import MOST_READ
 from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.model.lasting_sources import Part, SuspendedSource
+from amqpmesh.router.model.lasting_targets import SuspendedTarget
+from amqpmesh.router.model.lasting_termini import SuspendedTerminus
 from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, FrayedWire, tell
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Arrival, message
@@ -63,6 +66,11 @@ class Story:
                 each.dispose(None, settled=True)
         self.world.advance(LATE)
         self.world.leave()
+
+
+def kept_by(story: Story, router: str) -> list[SuspendedTerminus]:
+    """Return what a router keeps of lanes."""
+    return list(story.world[router].core.context.termini.kept())
 
 
 @pytest.mark.parametrize("address", ["q", "news/x"])
@@ -215,4 +223,27 @@ def test_a_part_fits_into_the_frames_of_the_next_connection_or_is_in_doubt() -> 
     story.world.max_frame_size = 1024
     story.join()
     assert story.heard() == [IN_DOUBT] * 200
+    story.leave()
+
+
+def test_nothing_stays_of_parts_without_any_delivery_however_many_a_neighbour_asks_for() -> None:
+    story = Story(count=20)
+    story.cut()
+    (of,) = (each.key[4] for each in kept_by(story, "A"))
+    for number in range(9):
+        (source,) = kept_by(story, "A")
+        assert isinstance(source, SuspendedSource)
+        source.part = Part(f"part {number}", [])
+        wire = FrayedWire(story.world, "A", "B", {"B": 600})  # so that each is asked for, and none is back
+        story.world.add(wire)
+        story.world.advance(0.5)
+        story.world.cut(wire)
+    assert len(kept_by(story, "B")) == 10
+    (kept,) = (each for each in kept_by(story, "B") if each.key[4] == of)
+    assert isinstance(kept, SuspendedTarget)
+    assert kept.unsettled == 20
+    assert not kept.parts
+    story.join()
+    story.accept(story.came)
+    assert story.heard() == [ACCEPTED] * 20
     story.leave()
