@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.standard.performatives import Flow
 from amqpmesh.router.kernel import OUTGOING_WINDOW
 
@@ -26,18 +27,22 @@ def tell(link: Link, properties: Mapping[Symbol, Value]) -> None:
     Raises: CommandError: the frame is too large for the peer; nothing was written.
     """
     session, state = link.session.flow_state, link.flow_state
-    link.session.write(
-        Flow(
-            next_incoming_id=session.next_incoming_id if session.begun else None,
-            incoming_window=session.announce(),
-            next_outgoing_id=session.next_outgoing_id,
-            outgoing_window=OUTGOING_WINDOW,
-            handle=state.handle,
-            delivery_count=state.delivery_count,
-            link_credit=state.link_credit,
-            available=state.available,
-            drain=state.drain,
-            properties=dict(properties),
-        )
+    announced = session.incoming_limit, session.flow_due
+    flow = Flow(
+        next_incoming_id=session.next_incoming_id if session.begun else None,
+        incoming_window=session.announce(),
+        next_outgoing_id=session.next_outgoing_id,
+        outgoing_window=OUTGOING_WINDOW,
+        handle=state.handle,
+        delivery_count=state.delivery_count,
+        link_credit=state.link_credit,
+        available=state.available,
+        drain=state.drain,
+        properties=dict(properties),
     )
+    try:
+        link.session.write(flow)
+    except CommandError:
+        session.incoming_limit, session.flow_due = announced  # the peer knows of no wider window
+        raise
     link.session.wake()

@@ -217,8 +217,9 @@ class Contenders:
         for link, heard in contention.heard.items():
             totals = {tenant: contention.totals.get(tenant, count) for tenant, count in heard.items()}
             self._tell(link, contention, {} if totals == heard else totals)
-        attached = {each.endpoint for each in (*node.outgoing, *node.incoming)} if contention.said else set()
-        contention.said = {link: said for link, said in contention.said.items() if link in attached}
+        # Not all of the node's senders: there may be thousands.
+        lanes = contention.heard.keys() | {each.endpoint for each in node.outgoing} if contention.said else set()
+        contention.said = {link: said for link, said in contention.said.items() if link in lanes}
 
     def _tell(self, link: Link, contention: Contention, routers: Routers) -> None:
         if len(routers) > MOST:

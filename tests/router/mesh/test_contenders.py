@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqpmesh.router.amqp.codec.types import Symbol, UInt, ULong
+from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link_state import tell
 from tests.support.worlds.tenants import Tenants, policy
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from amqpmesh.router.amqp.codec.types import Value
     from amqpmesh.router.amqp.link import Receiver, Sender
+    from amqpmesh.router.model.links import IncomingLink, OutgoingLink
     from tests.support.worlds.network import Client
 
 STEP = 0.05
@@ -136,6 +138,13 @@ def test_routers_say_nothing_of_one_tenant_and_end_what_they_have_said() -> None
     assert SENDING not in shop.octets
 
 
+def lanes(shop: Shop, router: str, way: str) -> list[IncomingLink | OutgoingLink]:
+    """Return the lanes of the address at a router. Args: way: incoming or outgoing."""
+    records = shop.world.mesh[router].core.context.connections
+    links = [each for record in records for each in getattr(record, way)]
+    return [each for each in links if each.lane is not None and each.lane.name == "orders"]
+
+
 WRONG: tuple[Value, ...] = (
     5,
     {1: UInt(1)},
@@ -151,14 +160,21 @@ def test_what_a_neighbour_should_not_say_is_ignored() -> None:
     shop = Shop(3, [("shop", "A", 1), ("market", "C", 1)])
     shop.part()
     neighbour = shop.world.mesh["C"]
-    (lane,) = [
-        each.endpoint
-        for record in neighbour.core.context.connections
-        for each in record.outgoing
-        if each.lane is not None and each.lane.name == "orders"
-    ]
+    (lane,) = [each.endpoint for each in lanes(shop, "C", "outgoing")]
     for wrong in WRONG:
         said = {Symbol(SENDING.decode()): wrong}
         neighbour.core.change(partial(tell, lane, said), neighbour.now)
         shop.part(0.3)
     assert shop.part(2.0) == pytest.approx(0.75, abs=0.06)
+
+
+def test_a_flow_that_is_too_large_to_be_written_announces_no_window() -> None:
+    shop = Shop(3, [("market", "A", 1)], LINE[:1])
+    shop.part(0.3)
+    (lane,) = [each.endpoint for each in lanes(shop, "B", "incoming")]
+    session = lane.session.flow_state
+    before = session.incoming_limit, session.flow_due
+    assert (session.next_incoming_id + session.window_size) % 2**32 != session.incoming_limit, "there is more to tell"
+    with pytest.raises(CommandError):
+        tell(lane, {Symbol("too-large"): "x" * lane.session.connection.remote_max_frame_size})
+    assert (session.incoming_limit, session.flow_due) == before
