@@ -83,16 +83,37 @@ def in_common(
     if is_incomplete(attach):
         return ours, {}
     order = tuple(ours)
+    both = _named(context, theirs, ours)
+    rest = {tag: entry for tag, entry in ours.items() if tag not in both}
+    return {tag: both[tag] for tag in order if tag in both}, rest
+
+
+def of_part(
+    context: Context, attach: Attach, kept: SuspendedTarget
+) -> tuple[dict[bytes, Unsettled], dict[bytes, Unsettled]]:
+    """Compare a complete map of some of the deliveries of a terminus with those, as `in_common` does.
+
+    It costs what the map does, however many the terminus has.
+    Returns: those that both sides have, in the order of the map; and none, for the rest is of other parts.
+    Raises: ProtocolError: as `in_common`.
+    """
+    return {} if attach.unsettled is None else _named(context, read_map(attach.unsettled), kept.deliveries), {}
+
+
+def _named(
+    context: Context, theirs: Mapping[bytes, DeliveryState | None], ours: Mapping[bytes, Unsettled]
+) -> dict[bytes, Unsettled]:
+    """Return the deliveries that a map names. The outcomes in it are passed on (§2.6.12)."""
     both = {}
     for tag, state in theirs.items():
-        entry = ours.pop(tag, None)
+        entry = ours.get(tag)
         if entry is not None:
             if (encoded := _outcome(state)) is not None and encoded != (known := told_outcome(entry)):
                 context.termini.counts.restated += known is not None
                 entry = expanded(entry)
                 _apply_state(context, entry, encoded, settled=False)
             both[tag] = entry
-    return {tag: both[tag] for tag in order if tag in both}, ours
+    return both
 
 
 def is_incomplete(attach: Attach) -> bool:

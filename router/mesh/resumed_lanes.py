@@ -29,7 +29,7 @@ from amqpmesh.router.amqp.standard.definitions import (
     Role,
 )
 from amqpmesh.router.amqp.standard.messaging import Source, Target, TerminusExpiryPolicy
-from amqpmesh.router.attach.reattaching import bring, in_common, is_incomplete, settle_rest, states
+from amqpmesh.router.attach.reattaching import bring, in_common, is_incomplete, of_part, settle_rest, states
 from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.endpoint_setup import PART_OF, WHOLE_MAP
@@ -328,7 +328,9 @@ class ResumedLanes:
         if is_incomplete(attach):
             return False
         try:
-            both, rest = in_common(context, record, endpoint, attach, kept)
+            both, rest = (
+                of_part(context, attach, kept) if is_part else in_common(context, record, endpoint, attach, kept)
+            )
         except ProtocolError:  # the map is malformed
             return False
         room = endpoint.session.connection.remote_max_frame_size - _AROUND - len(endpoint.name) - len(lane.target)
