@@ -128,7 +128,9 @@ class ResumedLanes:
         self._ways.setdefault(neighbour.router, []).append(neighbour)
         self._gone.discard(neighbour.router)
         for each in self._kept(neighbour.router):
-            self._context.termini.give_time(each, self._seconds(each.link, lives=True))
+            seconds = self._seconds(each.link, lives=True)
+            each.grant = each.grant._replace(timeout=seconds)  # anew for each part, however their connection was lost
+            self._context.termini.give_time(each, seconds)
         self._ask_soon(neighbour.router)
 
     def losing(self, record: ConnectionRecord) -> None:
@@ -356,6 +358,7 @@ class ResumedLanes:
         if both:
             pool.let_resume(incoming.credit_sink, len(both))
         if is_part:
+            context.termini.give_time(kept, kept.grant.timeout)  # for the next part
             if both:  # else the answer is the same each time, and names alone would need memory
                 kept.parts = with_item(kept.parts, endpoint.name)
         else:

@@ -186,6 +186,25 @@ def test_of_mode_first_no_outcome_is_false(seed: int) -> None:
     tell(100 + seed, FIRST, most=20, credit=100, max_frame_size=1024)
 
 
+def test_parts_may_take_longer_than_lanes_are_kept_also_once_a_connection_was_reset() -> None:
+    story = Story()
+    story.cut()
+    story.world.latency = lambda: 0.1
+    wire = story.world.join("A", "B")
+    story.world.advance(0.6)
+    (source,) = (each for each in kept_by(story, "A") if isinstance(each, SuspendedSource))
+    assert source.part is not None
+    wire.latency = 1.3
+    story.world.advance(40.0)
+    assert story.heard() == [None] * 200
+    story.accept(story.came)
+    story.world.advance(4.0)
+    assert story.heard() == [ACCEPTED] * 200
+    assert story.consumer.take() == []
+    wire.latency = 0.0
+    story.leave()
+
+
 def test_a_neighbour_that_has_begun_anew_knows_nothing_of_any_part() -> None:
     story = Story()
     story.world.kill("B")
