@@ -98,9 +98,9 @@ def _hourly(work: Work) -> Done:
         known = Known(**state["known"])
         new = {name: row for name, row in rows.items() if not known.has(name)}
         touched = _touched(work, known, new, sampled)
-        touched |= {
-            each for each in {*attempts, *state["attempts"]} if attempts.get(each) != state["attempts"].get(each)
-        }
+        # The only part of a table without rows is no hour: until now, nothing may have been delivered.
+        parts = {*attempts, *state["attempts"]} - {WHOLE}
+        touched |= {each for each in parts if attempts.get(each) != state["attempts"].get(each)}
         touched |= {each for each in {*sampled, *state["sampled"]} if sampled.get(each) != state["sampled"].get(each)}
         counted = {each: told for each, told in state["hours"].items() if each not in touched}
         read, hours = 0, len(touched)
