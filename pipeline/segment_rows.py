@@ -96,13 +96,11 @@ def gather(ingested: Path) -> int:
         days = _days(system, str(ingested))
         latest = max((*waiting, *days), default="")
         closed = {day: each for day, each in waiting.items() if day < latest or len(each) >= GATHERED}
-        for day, each in closed.items():
-            before = _read(system, str(ingested / "segments" / days[day])) if day in days else None
-            new = _together(found for _, _, found in each)
-            old = _together([] if before is None else [before])
-            kept = old.filter(pc.invert(pc.is_in(old["name"], new["name"])))
-            days[day] = _written(ingested, day, pa.concat_tables([kept, new]))
         if closed:
+            new = {day: _together(found for _, _, found in each) for day, each in closed.items()}
+            names = pa.chunked_array([name for rows in new.values() for name in rows["name"].chunks], pa.string())
+            # Of all days: a segment that was torn before may have counted for another day than its own.
+            _drop(system, ingested, days, names, new)
             _publish(ingested, days)
         for path, status, _ in (one for each in closed.values() for one in each):
             with suppress(FileNotFoundError):
@@ -117,18 +115,33 @@ def forget(ingested: Path, names: Iterable[str]) -> None:
     gone = pa.array(sorted(names), pa.string())
     with _locked(ingested):
         days = _days(system, str(ingested))
-        changed = False
-        for day, file in [*days.items()]:
-            rows = _together(each for each in [_read(system, str(ingested / "segments" / file))] if each is not None)
-            kept = rows.filter(pc.invert(pc.is_in(rows["name"], gone)))
-            if len(kept) == len(rows):
-                continue
-            changed = True
-            del days[day]
-            if len(kept):
-                days[day] = _written(ingested, day, kept)
-        if changed:
+        if _drop(system, ingested, days, gone, {}):
             _publish(ingested, days)
+
+
+def _drop(
+    system: fs.FileSystem,
+    ingested: Path,
+    days: dict[str, str],
+    gone: pa.Array | pa.ChunkedArray,
+    new: Mapping[str, pa.Table],
+) -> bool:
+    """Write the files of days without some rows, and with new ones. Returns: False: nothing has changed.
+
+    Args: days: is changed. gone: the names of segments. new: rows by day.
+    """
+    before = dict(days)
+    for day in sorted({*days, *new}):
+        found = _read(system, str(ingested / "segments" / days[day])) if day in days else None
+        rows = _together([] if found is None else [found])
+        kept = rows.filter(pc.invert(pc.is_in(rows["name"], gone)))
+        if len(kept) == len(rows) and day not in new:
+            continue
+        days.pop(day, None)
+        kept = pa.concat_tables([kept, *([new[day]] if day in new else [])])
+        if len(kept):
+            days[day] = _written(ingested, day, kept)
+    return days != before
 
 
 def _publish(ingested: Path, days: Mapping[str, str]) -> None:

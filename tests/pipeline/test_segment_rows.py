@@ -192,6 +192,24 @@ def test_a_segment_of_a_gathered_day_that_changes_is_converted_again_and_there_o
     assert first.stem not in place.loose()
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_segment_whose_day_was_not_known_before_is_there_once(place: Place, first: int) -> None:
+    """A segment that does not tell its time counts for the day on which its router's life began."""
+    recorder = Recorder(place.waiting)
+    recorder.begin(at(2 * DAY))
+    recorder.hops(hop(time=at(2 * DAY), counter=1))
+    path = recorder.close()
+    data = path.read_bytes()
+    place.arrive(*place.record(first, 1, "B"), *place.record(3, 1, "B"))
+    path.write_bytes(data[:20] + b"?" + data[21:])
+    place.arrive(path)
+    assert (place.days(), path.stem in place.loose()) == (sorted({"2026-05-01", f"2026-05-0{first + 1}"}), False)
+    (place.events / path.name).write_bytes(data)
+    assert place.arrive().converted == 1
+    assert (len(place.rows()), path.stem in place.loose()) == (3, False)
+    assert place.arrive().converted == 0
+
+
 def test_a_damaged_file_of_a_day_has_its_segments_converted_again(place: Place) -> None:
     for day in range(3):
         place.arrive(*place.record(day))
