@@ -204,14 +204,14 @@ def _flush(place: Path, directory: str) -> None:
     """Have the files of a table's directory, and their names, written to the disk. Raises: OSError."""
     folder = place / directory
     for each in (*folder.iterdir(), folder):
-        _sync(each)
+        sync(each)
     for outer in folder.parents:
-        _sync(outer)
+        sync(outer)
         if outer == place:
             return
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have a file, or the names in a directory, written to the disk. Raises: OSError."""
     opened = os.open(path, os.O_RDONLY)
     try:
@@ -256,7 +256,7 @@ def replace_file(target: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -7,6 +7,7 @@ comes before one of its day: it is newer, or the same. So a run that is killed a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from amqpmesh.pipeline.events import SEGMENTS, arrow_schema
-from amqpmesh.pipeline.published import replace_file
+from amqpmesh.pipeline.published import replace_file, sync
 from amqpmesh.pipeline.segments import date_of
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.telemetry.segments import Name
@@ -60,7 +61,7 @@ def segment_table(ingested: str) -> pa.Table:
     """Return the rows, without unreadable ones, in the order of their names.
 
     Args: ingested: the directory of `ingest`, a path or a URI.
-    Raises: CommandError: `days.json` is damaged, or a newer version has written it.
+    Raises: CommandError: `days.json` is damaged, or a newer version has written it. OSError: a file cannot be read now.
     """
     is_uri = _SCHEME.match(ingested) is not None
     system, place = fs.FileSystem.from_uri(ingested) if is_uri else (fs.LocalFileSystem(), ingested)
@@ -145,7 +146,8 @@ def _drop(
 
 
 def _publish(ingested: Path, days: Mapping[str, str]) -> None:
-    """Name the files of days, and remove all others."""
+    """Name the files of days, which are on the disk, and remove all others."""
+    sync(ingested / "segments")
     replace_file(ingested / FILE, json.dumps({"format": FORMAT, "days": days}).encode())
     for path in (ingested / "segments").iterdir():
         if _DAY.fullmatch(path.name) and path.name not in days.values():
@@ -171,7 +173,7 @@ def _days(system: fs.FileSystem, ingested: str) -> dict[str, str]:
         if told["format"] != FORMAT:
             raise CommandError(f"{where} has format {told['format']!r}, and this program reads {FORMAT}")
         days = {str(day): str(file) for day, file in told["days"].items()}
-        if not all(_DAY.fullmatch(file) for file in days.values()):
+        if not all(_DAY.fullmatch(file) and file.startswith(f"{day}.") for day, file in days.items()):
             raise ValueError("no file of a day")
     except (FileNotFoundError, NotADirectoryError):
         return {}
@@ -192,12 +194,17 @@ def _loose(system: fs.FileSystem, folder: str) -> list[str]:
 
 
 def _read(system: fs.FileSystem, path: str) -> pa.Table | None:
-    """Read rows; None: they are damaged, or not there any more."""
+    """Read rows; None: they are damaged, or not there any more.
+
+    Raises: OSError: they cannot be read now. Rows of a day must not be taken for lost since too many files are open.
+    """
     try:
         with system.open_input_file(path) as stream:
             rows = pq.ParquetFile(stream).read()
-        return rows if len(rows) and {*_NEEDED} <= {*rows.column_names} else None
-    except (pa.ArrowException, OSError, ValueError):
+        return _together([rows]) if len(rows) and {*_NEEDED} <= {*rows.column_names} else None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if getattr(error, "errno", None) not in (None, errno.ENOENT):  # of the system, and not of the content
+            raise
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -225,6 +227,39 @@ def test_a_damaged_file_of_a_day_has_its_segments_converted_again(place: Place) 
     assert place.rows() == rows
 
 
+def test_a_file_of_a_day_that_cannot_be_read_now_is_not_taken_for_lost(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(2):
+        place.arrive(*place.record(day))
+    rows, days = place.rows(), (place.out / FILE).read_text()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("amqpmesh.pipeline.ingest.gather", lambda _: 0)
+    place.arrive(*place.record(0, 1, "B"))
+    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "ParquetFile", refuse)
+        for ask in (place.rows, lambda: gather(place.out)):
+            with pytest.raises(OSError, match="too many open files"):
+                ask()
+    assert (place.out / FILE).read_text() == days
+    assert gather(place.out) == 1
+    assert [each for each in place.rows() if each["router"] == "A"] == rows
+
+
+def test_what_is_no_row_is_left_alone(place: Place) -> None:
+    place.arrive(*place.record(0))
+    rows = place.rows()
+    foreign = {"name": [7], "router": ["A"], "epoch": ["x"], "segment": [1], "time": [1]}
+    pq.write_table(pa.table(foreign), place.out / "segments" / "foreign.parquet")
+    assert place.rows() == rows
+    assert place.arrive().unchanged == 3
+    assert place.rows() == rows
+
+
 def test_what_is_pruned_is_no_row_of_its_day_any_more(place: Place) -> None:
     for day in range(4):
         place.arrive(*place.record(day, 2))
@@ -246,6 +281,7 @@ def test_a_file_of_days_that_is_newer_or_damaged_is_told(place: Place) -> None:
     for text, said in (
         (json.dumps({**told, "format": 2}), "has format 2, and this program reads 1"),
         (json.dumps({**told, "days": {"2026-05-01": "../../mine.parquet"}}), "is damaged"),
+        (json.dumps({**told, "days": {"../../mine": told["days"]["2026-05-01"]}}), "is damaged"),
         (json.dumps({**told, "days": 7}), "is damaged"),
         (file.read_text()[:-5], "is damaged"),
         ("[]", "is damaged"),
