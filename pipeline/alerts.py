@@ -1,9 +1,9 @@
 """Alerts: each episode of a finding is told once when it is found, and once when it is over, to each target.
 
 An episode is told by what identifies its finding in every run (`Finding.place`), and by its times: rows that come
-within `quiet` of the end that was told last belong to the same episode. Memory of what was told is a file beside the
-results, for each target by itself. It is written after the target has taken the alerts: a run that is killed in between
-tells them again, with the same ids.
+within `quiet` of its last one belong to the same episode, until its end was told. Memory of what was told is a file
+beside the results, for each target by itself. It is written after the target has taken the alerts: a run that is killed
+in between tells them again, with the same ids.
 """
 
 from __future__ import annotations

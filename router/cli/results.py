@@ -249,11 +249,12 @@ def alert(given: argparse.Namespace) -> int:
     found = findings(given.out)
     now, quiet, since = time.time_ns(), int(given.quiet.total_seconds() * 1e9), int(given.since.timestamp() * 1e9)
     told: dict[str, list[alerts.Alert]] = {}
-    failure: webhook.WebhookError | None = None
+    failure: Exception | None = None
     with alerts.memory(out) as known:
         for target in [name for name in ("file", "webhook") if getattr(given, name) is not None]:
+            key = f"{target} {getattr(given, target).resolve()}"  # there may be several webhooks, one after another
             some, after = alerts.news(
-                found, known.get(target, {}), now, quiet, least=Severity(given.severity), since=since
+                found, known.get(key, {}), now, quiet, least=Severity(given.severity), since=since
             )
             try:
                 if some and target == "file":
@@ -261,10 +262,13 @@ def alert(given: argparse.Namespace) -> int:
                 elif some and hook is not None:
                     hook.post(alerts.document(some, now))
             except webhook.WebhookError as error:
+                failure = RefusedError(str(error))
+                continue
+            except (CommandError, OSError) as error:  # the webhook is told, even if the disk is full
                 failure = error
                 continue
             told[target] = some
-            known[target] = after
+            known[key] = after
             alerts.remember(out, known)
     if given.json:
         print(dump({target: [asdict(each) for each in some] for target, some in told.items()}))
@@ -273,7 +277,7 @@ def alert(given: argparse.Namespace) -> int:
             ended = sum(each.state == "ended" for each in some)
             print(f"{target}: told of {len(some) - ended:,} that began, and of {ended:,} that ended")
     if failure is not None:
-        raise RefusedError(str(failure))
+        raise failure
     return Exit.DONE
 
 

@@ -70,6 +70,22 @@ def test_a_file_and_a_webhook_are_told_of_each_episode_once(
     assert len(there.requests) == 2
 
 
+def test_each_file_and_each_webhook_is_told_and_one_that_fails_keeps_no_other_from_it(
+    out: Path, command: Command, endpoint: Callable[..., Endpoint], tmp_path: Path
+) -> None:
+    there = endpoint(OK)
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.toml").write_text(f'url = "http://127.0.0.1:{there.port}/{name}"')
+    arguments = ("pipeline", "alert", "--out", str(out), "--webhook")
+    # The directory of the file is not there.
+    ended = command(*arguments, f"{tmp_path}/one.toml", "--file", f"{tmp_path}/none/alerts.jsonl")
+    assert (ended.status, ended.out) == (1, "webhook: told of 1 that began, and of 1 that ended\n")
+    assert "none/alerts.jsonl" in ended.lines[-1]
+    assert states(json.loads(command(*arguments, f"{tmp_path}/other.toml", "--json").out)["webhook"]) == NEW
+    assert json.loads(command(*arguments, f"{tmp_path}/one.toml", "--json").out) == {"webhook": []}
+    assert [each.split()[1] for each in there.requests] == [b"/one", b"/other"]
+
+
 def test_how_bad_and_how_old_can_be_said(out: Path, command: Command, tmp_path: Path) -> None:
     arguments = ("pipeline", "alert", "--out", str(out), "--json", "--file", f"{tmp_path}/alerts.jsonl")
     told = json.loads(command(*arguments, "--severity", "serious", "--quiet", "4h").out)["file"]
