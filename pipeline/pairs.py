@@ -42,8 +42,9 @@ Element = tuple[str, ...]
 class Pairs:
     """The worst pairs.
 
-    Args: failures: of all kinds, each once. judged: how many pairs there were. elements: how many links and routers
-        they are made of. routed: how many were routed. bound: no pair that is not in `failures` uses a link more.
+    Args: failures: of all kinds, each once. judged: how many pairs there are of these elements. elements: how many
+        links and routers they are made of. routed: how many were routed. bound: no pair that was judged, and is not in
+        `failures`, uses a link more.
     """
 
     failures: Sequence[Failure]
