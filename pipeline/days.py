@@ -36,7 +36,8 @@ ALL: Final = "(all)"
 class Compared:
     """The messages of an address in the last day, the day before, and the same day of the week before.
 
-    Args: address: with its tenant, if there is one. yesterday, last_week: None: that day was not recorded as a whole.
+    Args: address: with its tenant, if there is one. yesterday, last_week: None: it begins before the first
+        record.
     """
 
     address: str
@@ -49,7 +50,7 @@ def compared(out: str) -> tuple[datetime | None, list[Compared]]:
     """Compare the last 24 hours of the table `traffic/matrix` with earlier ones.
 
     Returns: their end; and a row for all addresses, then one for each, those that changed most first. Both are empty if
-        no earlier day was recorded as a whole.
+        there is no earlier day since the first record.
     Raises: CommandError: the job `traffic` has not run.
     """
     dataset = opened(out, VIEWS["traffic"])
