@@ -76,6 +76,7 @@ class TelemetryWriter:
         self._publisher = publisher
         #: The segments of those who listen, and the keys of their tenants; None: the records are on the disk alone.
         self._live: LiveSegments | None = None
+        self._live_numbers: dict[tuple[str, Kind], int] = {}
         publisher.limit(config.memory)
         self._wanted: Collection[str] = ()
         self._wall_clock = wall_clock
@@ -346,7 +347,7 @@ class TelemetryWriter:
         if not config.publish:
             self._live = None
         elif self._live is None:
-            self._live = LiveSegments(self._router, self._epoch, sample, self._files.links)
+            self._live = LiveSegments(self._router, self._epoch, sample, self._files.links, self._live_numbers)
         else:
             self._live.sample = sample
 

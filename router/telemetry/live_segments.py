@@ -53,9 +53,16 @@ class _Hops(NamedTuple):
 class LiveSegments:
     """The segments of one life of a router, beside those on the disk."""
 
-    def __init__(self, router: str, epoch: int, sample: int, links: Mapping[int, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        router: str,
+        epoch: int,
+        sample: int,
+        links: Mapping[int, dict[str, Any]],
+        numbers: dict[tuple[str, Kind], int] | None = None,
+    ) -> None:
         """Args: epoch: of this life, milliseconds since 1970. sample: recorded keys, of 2**32 possible ones.
-        links: those that were explained before, by number.
+        links: those that were explained before, by number. numbers: kept by the caller, for others of the same life.
         """
         self._router = router
         self._epoch = epoch
@@ -67,7 +74,7 @@ class LiveSegments:
         self._parts: list[_Maps | _Hops] = []
         self._octets = 0
         #: Segments, and records of each tenant in them, by kind. Segments on the disk have other numbers.
-        self._numbers: dict[tuple[str, Kind], int] = {}
+        self._numbers: dict[tuple[str, Kind], int] = {} if numbers is None else numbers
 
     @property
     def is_due(self) -> bool:

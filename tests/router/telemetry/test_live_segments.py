@@ -120,6 +120,23 @@ def test_a_link_that_ended_is_explained_once_more() -> None:
     assert explained == [True, True, False]
 
 
+def test_after_publishing_was_off_for_a_while_segments_have_other_numbers_than_before() -> None:
+    numbers: dict[tuple[str, Kind], int] = {}
+    names: dict[str, list[str]] = {EVERYTHING: [], "red": [], "blue": []}
+    for _ in range(2):
+        live = LiveSegments("A", 1_700_000_000_000, 2**32, LINKS, numbers)
+        for incoming in (1, 2, 1):
+            words = stored([(bytes(14), 1, incoming, 0, 0, 0, 10)])
+            live.take_hops(memoryview(words).cast("B"), 0, 1)
+            for tenant, name, _ in live.close(NOW, [*names], 0):
+                names[tenant].append(name[-2:])
+    assert names == {
+        EVERYTHING: ["01", "02", "03", "04", "05", "06"],
+        "red": ["01", "02", "03", "04"],
+        "blue": ["01", "02"],
+    }
+
+
 def test_a_segment_in_memory_is_closed_before_it_is_large() -> None:
     live = LiveSegments("A", 1_700_000_000_000, 2**32, LINKS)
     words = stored([(bytes(14), 1, 1, 0, 0, 0, 10)] * 1_000)
