@@ -215,7 +215,7 @@ async def test_a_tenant_hears_its_own_part_and_the_operator_all(tmp_path: Path) 
         await whole.until(9)
         assert {each["tenant"] for each in part.links.values()} == {"apples"}
         firsts = [block.first for block in part.blocks if block.kind == Kind.HOP]
-        assert firsts[0] == 0  # numbers of its own: it cannot count the deliveries of others
+        assert firsts[0] == 0  # its records have numbers of their own
         assert len(part.hops) == 5
         assert {each["tenant"] for each in whole.links.values()} == {"apples", "pears"}
         for client, name in (
