@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import is_published
 from amqpmesh.policies.redirect import RedirectPolicy
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.access.crossings import crossing
@@ -89,7 +88,7 @@ def _refusal(context: Context, tenant: str, place: ResolvedAddress, *, sends: bo
     domains = RedirectPolicy(allowed=context.config.elsewhere.domains)
     if not is_of_mesh(context, place.container) and not domains.allows(place.container or ""):
         return f"no container {place.container} is known here"
-    if is_published(place.name):
+    if place.is_published:
         return "this address is a router's own" if sends else None
     if place.is_reserved and place.container in (None, *context.config.names):
         if not sends:

@@ -81,6 +81,8 @@ class ResolvedAddress(NamedTuple):
     """
     requires_resumption: bool
     """True if its links have to be resumable, but for those within this process."""
+    is_published: bool
+    """True if the routers of a mesh publish there: clients only receive from it."""
 
     @property
     def address(self) -> str:
@@ -97,6 +99,7 @@ def _resolved(name: str, container: str | None, config: AddressConfig) -> Resolv
         reserved,
         config.distribution is not UNAVAILABLE,
         config.requires_resumption and not reserved,
+        is_published(name),
     )
 
 
@@ -168,7 +171,7 @@ class Lookup:
         """
         context = self._context
         found = None
-        if context.policy is not None and not is_published(place.name):
+        if context.policy is not None and not place.is_published:
             found = crossing(context, tenant, place.name, place.container, sends=sends)
         if found is None:
             return Owner(tenant, place, None)
@@ -242,7 +245,7 @@ class Lookup:
         """Return this router's own node of a name; make it if there is none. Raises: RefusedError: as `target`."""
         context = self._context
         tenant, place, _ = owner
-        if is_published(place.name):
+        if place.is_published:
             return self._published(record, place, sends=sends)
         if place.is_reserved:
             node = context.nodes.find(context.nodes.tenant_of_reserved(tenant, place.name), place.name)
@@ -309,8 +312,6 @@ class Lookup:
         if not place.name:
             description = "the message's `to` is a whole container, and no address in it"
             raise RefusedError(AmqpCondition.INVALID_FIELD, description)
-        if is_published(place.name):
-            raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         check_address(self._context, incoming.connection, place.name, place.container, sends=True)
         owner = self.owner(tenant_of(incoming), place, sends=True)
         tenant, place, _ = owner
@@ -351,7 +352,7 @@ class Lookup:
         """
         context = self._context
         routes, name, container = context.routes, place.name, place.container
-        if is_published(name):  # also for what a router sends for clients, such as dead letters
+        if place.is_published:  # also for what a router sends for clients, such as dead letters
             raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         if not place.is_available:
             raise RefusedError(AmqpCondition.NOT_FOUND, "the address is unavailable")
@@ -419,7 +420,7 @@ class Lookup:
             except RefusedError as refusal:
                 # The lane does not tell messages of importers from those of the exporter.
                 raise for_importer(refusal) if self._is_offered(tenant, name) else refusal from None
-        if not place.is_available or is_published(name):
+        if not place.is_available or place.is_published:
             return None
         if place.is_reserved:
             node = context.nodes.find(context.nodes.tenant_of_reserved(tenant, name), name)

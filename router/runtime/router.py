@@ -253,7 +253,7 @@ class Router(LinkFactory):
             self._admission.close()
             if self._poller is not None:
                 self._poller.end()
-            # It gets no error, so it does not wrap the body's; the shield keeps the cancellation of its tasks inside.
+            # The nursery gets no error, so it does not wrap the body's. The shield keeps the cancellation inside.
             self._nursery.cancel_scope.shield = True
             self._nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)

@@ -6,8 +6,8 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any
 
-from amqpmesh.router.telemetry.schema import VERSION, Kind
-from amqpmesh.router.telemetry.segments import HEAD, OPEN, SUFFIX, Name, block, bodies, maps
+from amqpmesh.router.telemetry.schema import Kind
+from amqpmesh.router.telemetry.segments import HEAD, OPEN, SUFFIX, Name, beginning, block, bodies, ending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,9 +125,9 @@ class SegmentFiles:
         if self._file is None:
             return
         assert self._path is not None
-        end = {"time": now, "hops": self._hops, "blocks": self._blocks, "dropped": self.dropped + self.refused}
+        end = ending(now, self._hops, self._blocks, self.dropped + self.refused)
         try:
-            self._append(Kind.END, self.number - 1, 1, maps([end]))
+            self._append(Kind.END, self.number - 1, 1, end)
         finally:
             os.close(self._file)
             self._file = None
@@ -152,16 +152,9 @@ class SegmentFiles:
             self._let_go()
             raise
         self._size = self._blocks = self._hops = 0
-        told = {
-            "version": VERSION,
-            "router": self._router,
-            "epoch": self._epoch,
-            "segment": self.number,
-            "time": now,
-            "sample": self._sample,
-        }
+        told = beginning(self._router, self._epoch, self.number, now, self._sample)
         try:
-            self._append(Kind.SEGMENT, self.number - 1, 1, maps([told]))
+            self._append(Kind.SEGMENT, self.number - 1, 1, told)
             for _, count, body in bodies(list(self._links.values())):
                 self._append(Kind.LINK, 0, count, body)
         except OSError:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from amqpmesh.router.telemetry.schema import EVERYTHING, UNIT_WORDS, VERSION, Kind, Unit
-from amqpmesh.router.telemetry.segments import block, bodies, maps
+from amqpmesh.router.telemetry.schema import EVERYTHING, UNIT_WORDS, Kind, Unit
+from amqpmesh.router.telemetry.segments import beginning, block, bodies, ending
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -129,18 +129,11 @@ class LiveSegments:
     def _segment(
         self, parts: Sequence[_Maps | _Hops], tenant: str, number: int, now: int, dropped: int
     ) -> Iterator[bytes]:
-        told = {
-            "version": VERSION,
-            "router": self._router,
-            "epoch": self._epoch,
-            "segment": number + 1,
-            "time": now,
-            "sample": self.sample,
-        }
-        written = 0
+        first_body = beginning(self._router, self._epoch, number + 1, now, self.sample)
+        yield block(Kind.SEGMENT, number, 1, first_body) + first_body
+        written = 1
         hops = [each for each in parts if isinstance(each, _Hops)]
         for kind, first, records in (
-            (Kind.SEGMENT, number, [told]),
             (Kind.LINK, 0, self._explained(hops, tenant)),
             *(each for each in parts if isinstance(each, _Maps)),
         ):
@@ -151,8 +144,7 @@ class LiveSegments:
             octets = words.tobytes()
             yield block(Kind.HOP, first, count, octets) + octets
             written += 1
-        end = {"time": now, "hops": sum(each.hops for each in hops), "blocks": written, "dropped": dropped}
-        body = maps([end])
+        body = ending(now, sum(each.hops for each in hops), written, dropped)
         yield block(Kind.END, number, 1, body) + body
 
     def _explained(self, hops: Sequence[_Hops], tenant: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from zlib import crc32
 
 import msgpack
 
-from amqpmesh.router.telemetry.schema import UNIT_OCTETS, Kind
+from amqpmesh.router.telemetry.schema import UNIT_OCTETS, VERSION, Kind
 
 MAGIC: Final = b"\xa5mq\n"
 """The first octets of a block: not valid UTF-8, so no string contains them."""
@@ -98,6 +98,17 @@ def bodies(records: Sequence[dict[str, Any]], most: int = AT_ONCE) -> Iterator[t
         elif len(some) > 1:
             for within, count, part in bodies(some, len(some) // 2):
                 yield at + within, count, part
+
+
+def beginning(router: str, epoch: int, segment: int, time: int, sample: int) -> bytes:
+    """Return the body of the first block of a segment. Args: as the fields of `schema.SEGMENT`."""
+    told = {"version": VERSION, "router": router, "epoch": epoch, "segment": segment, "time": time, "sample": sample}
+    return maps([told])
+
+
+def ending(time: int, hops: int, blocks: int, dropped: int) -> bytes:
+    """Return the body of the last block of a segment. Args: as the fields of `schema.END`."""
+    return maps([{"time": time, "hops": hops, "blocks": blocks, "dropped": dropped}])
 
 
 @dataclass(frozen=True, slots=True)

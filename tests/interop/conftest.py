@@ -28,6 +28,8 @@ from amqpmesh import connect
 from amqpmesh.router.amqp.sasl.mechanisms import MIN_ITERATIONS
 from amqpmesh.router.cli.main import main
 from amqpmesh.router.management.queries import entities_of, query
+from benchmarks.meshes import port_of
+from tests.support.processes.faulty_path import Strait
 from tests.support.tasks.bounded import bounded
 
 HERE = Path(__file__).parent
@@ -415,3 +417,17 @@ def required_in_ci() -> Callable[[str], None]:
         pytest.skip(f"NOT TESTED, missing: {what}")
 
     return missing
+
+
+@pytest.fixture
+def strait() -> Iterator[Callable[[str], Strait]]:
+    """Yield `strait(url)`: it starts a faulty path to that listener."""
+    made: list[Strait] = []
+
+    def make(url: str) -> Strait:
+        made.append(Strait(port_of(url)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()

@@ -13,8 +13,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.meshes import await_that, mesh, port_of
-from tests.support.processes.faulty_path import Strait
+from benchmarks.meshes import await_that, mesh
 
 pytestmark = pytest.mark.interop
 
@@ -43,20 +42,6 @@ def routers(authority):
     assert set(status.values()) <= {0, -9}
     assert "Traceback" not in log
     assert not [line for line in log.splitlines() if " ERROR " in line]
-
-
-@pytest.fixture
-def strait():
-    """Yield `strait(url)`: it starts a faulty path to that listener; its URL is `way_of`."""
-    made = []
-
-    def make(url):
-        made.append(Strait(port_of(url)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
 
 
 def by(strait):

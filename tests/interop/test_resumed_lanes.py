@@ -12,8 +12,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.meshes import await_that, mesh, port_of
-from tests.support.processes.faulty_path import Strait
+from benchmarks.meshes import await_that, mesh
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -96,20 +95,6 @@ def routers(authority):
     assert set(status.values()) == {0}
     assert "Traceback" not in log
     assert not [line for line in log.splitlines() if " ERROR " in line]
-
-
-@pytest.fixture
-def strait():
-    """Yield `strait(url)`: it starts a faulty path to that listener."""
-    made = []
-
-    def make(url):
-        made.append(Strait(port_of(url)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
 
 
 @pytest.mark.parametrize("kind", ["workers", "tenants"])
