@@ -105,9 +105,7 @@ def _declare_show(command: argparse.ArgumentParser) -> None:
 
 
 def _declare_alert(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
-    )
+    _declare_out(command)
     command.add_argument(
         "--webhook", metavar="FILE", type=Path, help="a TOML file with the url that alerts are posted to, and its token"
     )
@@ -138,9 +136,7 @@ def _declare_alert(command: argparse.ArgumentParser) -> None:
 
 
 def _declare_maintenance(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
-    )
+    _declare_out(command)
     command.add_argument(
         "--without", metavar="ROUTER", action="append", default=[], help="without this router; may be repeated"
     )
@@ -175,9 +171,7 @@ def _declare_promise(command: argparse.ArgumentParser) -> None:
 
 
 def _declare_prune(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
-    )
+    _declare_out(command)
     command.add_argument(
         "--keep",
         metavar="DURATION",
@@ -187,6 +181,12 @@ def _declare_prune(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--json", action="store_true", help="print what was removed as one JSON object")
     command.set_defaults(command=prune)
+
+
+def _declare_out(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--out", metavar="DIR", type=arguments.place, required=True, help="the directory with the results"
+    )
 
 
 def declare_times(command: argparse.ArgumentParser, what: str) -> None:
