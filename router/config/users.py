@@ -39,7 +39,7 @@ from amqpmesh.router.amqp.sasl.mechanisms import (
     decoy_iterations,
 )
 from amqpmesh.router.config.tables import parsed
-from amqpmesh.router.config.users_text import OtherTextError, lines, written_users
+from amqpmesh.router.config.users_text import OtherTextError, lines, users_in_parts, written_users
 
 PLAIN_VERIFIER = "SCRAM-SHA-256"
 _KEY_SIZES = {"SCRAM-SHA-512": 64, "SCRAM-SHA-256": 32, "SCRAM-SHA-1": 20}  # octets
@@ -110,10 +110,11 @@ class Users:
 
     @classmethod
     def _in_file(cls, file: Path, before: Self | None) -> Self:
-        try:
-            return cls._in_tables(written_users(file), file, before)
-        except (OtherTextError, OSError, UnicodeDecodeError):  # a person has written it, or `parsed` says what is wrong
-            return cls._in_tables(parsed(file).items(), file, before)
+        # Its text may be read three times: a pipe has it once.
+        for users in (written_users, users_in_parts) if file.is_file() else ():
+            with suppress(OtherTextError, OSError, UnicodeDecodeError):  # a person has written it, or it has faults
+                return cls._in_tables(users(file), file, before)
+        return cls._in_tables(parsed(file).items(), file, before)
 
     @classmethod
     def _in_tables(cls, tables: Iterable[tuple[str, object]], file: Path, before: Self | None) -> Self:

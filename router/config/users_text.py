@@ -1,6 +1,7 @@
-"""The text of `users.toml` as `amqpmesh user` writes it, read and written user by user.
+"""The text of `users.toml` as `amqpmesh user` writes it, read and written user by user; other TOML is read in parts.
 
-A file may have a hundred thousand users, and any change reads it: the reader of TOML would take a quarter of a minute.
+A file may have a hundred thousand users, and any change reads it: the reader of TOML would take a quarter of a minute,
+and would hold up the whole process when the one document that it makes is freed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ import json
 import re
 from binascii import b2a_base64
 from typing import TYPE_CHECKING, Any, Final
+
+from amqpmesh.router.amqp.errors import ConfigError
+from amqpmesh.router.config.tables import parsed_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,6 +27,12 @@ READ_SIZE: Final = 2**16
 
 LONGEST: Final = 2**20
 """Characters without an empty line up to which a text can be one of ours."""
+
+PART: Final = 2**16
+"""Characters from which on a part of a text ends at the next table of another user."""
+
+# The beginning of a table, up to the end of the first key of its name.
+_BEGIN: Final = re.compile(r'[ \t]*\[[ \t]*("(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+)[ \t]*[.\]]')
 
 # JSON and TOML quote in the same way what has none of the other escapes.
 _TEXT: Final = r'"(?:[^"\\\x00-\x1f\x7f]|\\["\\])*"'
@@ -93,6 +103,40 @@ def _blocks(file: Path) -> Iterator[str]:
         if not rest.endswith("\n"):
             raise OtherTextError
         yield rest[:-1]
+
+
+def users_in_parts(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each user of a file in any form of TOML, with the value of its key, part by part.
+
+    Raises: OtherTextError: a part is no TOML by itself, or a user is in two parts; what was yielded before counts for
+        nothing then. OSError. UnicodeDecodeError: it is not UTF-8.
+    """
+    names: set[str] = set()
+    for text in _parts(file):
+        # A text that is cut within a value is no TOML: where both parts are, they mean what the whole does.
+        try:
+            tables = parsed_text(text.encode(), file)
+        except ConfigError:
+            raise OtherTextError from None
+        if not names.isdisjoint(tables):
+            raise OtherTextError
+        names.update(tables)
+        yield from tables.items()
+
+
+def _parts(file: Path) -> Iterator[str]:
+    size, part, user = 0, list[str](), ""
+    with file.open(encoding="utf-8", newline="\n") as stream:
+        for line in stream:
+            found = _BEGIN.match(line)
+            if found is not None and found[1] != user:
+                user = found[1]
+                if size >= PART:
+                    yield "".join(part)
+                    size, part = 0, []
+            part.append(line)
+            size += len(line)
+    yield "".join(part)
 
 
 def lines(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from amqpmesh.router.config import users as users_module
 from amqpmesh.router.config import users_text
 from amqpmesh.router.config.tables import parsed
 from amqpmesh.router.config.users import Users, change_user
-from amqpmesh.router.config.users_text import OtherTextError, lines, written_users
+from amqpmesh.router.config.users_text import OtherTextError, lines, users_in_parts, written_users
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=6)
 SIZES = {"SCRAM-SHA-1": 20, "SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
@@ -90,6 +93,82 @@ def test_other_text_is_never_read_in_another_way(users: Users, data: st.DataObje
         file.write_bytes(text.encode("utf-8", "surrogatepass"))
         found = read_by(written_users, file)
         assert found is None or found == read_by(tables_of_toml, file), text
+
+
+@given(some_users(), st.integers(1, 200), st.data())
+def test_a_text_of_a_person_means_in_parts_what_it_means_as_a_whole(
+    users: Users, size: int, data: st.DataObject
+) -> None:
+    text = text_of(users)
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        put = data.draw(
+            st.sampled_from(
+                [
+                    "# [a]\n",
+                    '"""',
+                    "'''",
+                    "\n[",
+                    "\n[\n",
+                    "[[a]]\n",
+                    '["a"]\n',
+                    "['a'.b]\n",
+                    "[a]\n",
+                    "a.b = 1\n",
+                    "\r\n",
+                    "\r",
+                    "\n",
+                    " ",
+                    'x = ["\n[b]", [\n[1]]]\n',
+                    'y = """\n[c]\n"""\n',
+                ]
+            )
+        )
+        text = text[:at] + put + text[at:]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        file = Path(folder, "users.toml")
+        file.write_bytes(text.encode())
+        patched.setattr(users_text, "PART", size)
+        found = read_by(users_in_parts, file)
+        assert found is None or found == read_by(tables_of_toml, file), text
+
+
+@pytest.mark.parametrize("again", ["[a]\nx = 1\n", '["a".c]\n', "['a'.b]\n", 'x = """\n[d]\n"""\n'])
+def test_a_user_in_two_parts_and_a_cut_within_a_text_are_left_to_the_reader_of_toml(
+    again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users.toml"
+    file.write_text(f"[a.b]\n[b]\n{again}")
+    monkeypatch.setattr(users_text, "PART", 1)
+    with pytest.raises(OtherTextError):
+        list(users_in_parts(file))
+
+
+def test_a_text_of_a_person_is_never_a_document_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"SCRAM-SHA-256": ScramKeys(b"salt", 4096, bytes(32), bytes(32))}
+    written = Users({f"user{number:04}": keys for number in range(20)}, frozenset({"user0003"}), {"user0003": ("g",)})
+    file = tmp_path / "users.toml"
+    file.write_text("# ours\n" + text_of(written).replace("salt", "  salt"))
+    monkeypatch.setattr(users_text, "PART", 300)
+
+    def refuse(_: Path) -> dict[str, Any]:
+        raise AssertionError("one document of 100,000 users is freed in one go")
+
+    monkeypatch.setattr(users_module, "parsed", refuse)
+    read = Users.load(file)
+    assert (read.names, read.disabled, read.groups_of("user0003")) == (written.names, {"user0003"}, ("g",))
+    assert all(read.verifiers(name) == keys for name in read.names)
+
+
+def test_users_that_come_through_a_pipe_are_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "users"
+    os.mkfifo(pipe)
+    text = '[a."SCRAM-SHA-1"]\nsalt = "AA=="\niterations = 4096\n'
+    text += "".join(f'{key} = "{base64.b64encode(bytes(20)).decode()}"\n' for key in ("stored_key", "server_key"))
+    writing = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writing.start()
+    assert Users.load(pipe).names == ("a",)
+    writing.join()
 
 
 OTHER = [
