@@ -102,6 +102,7 @@ class Handlers:
             self.mesh.routes.lane_links.resumed.losing(record)
             self.mesh.lost(record)
         self.containers.lost(record)
+        self.attaching.thefts.ended(record)
         tokens.end(self._context, record)
         if self._context.audit is not None and record.engine.remote is not None:
             self._audit_end(self._context.audit, record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from amqpmesh.router.amqp.standard.definitions import Error, LinkCondition
 from amqpmesh.router.delivery.link_loss import fail_link
@@ -27,21 +28,50 @@ TOLD: Final = 1000
 
 #: Thefts from connections that live, within `WATCHED` seconds, after which a name counts as shared by two clients; it
 #: does so for `TWIN_TIME` seconds after the last theft. `NAMES`: names that are remembered for this; `LATEST`: thefts
-#: of each.
+#: of each; `SHOWN`: characters of a name. All that is remembered is 3 MB at most, which nothing else counts.
 THEFTS: Final = 3
 LATEST: Final = 16
 WATCHED: Final = 60.0
 TWIN_TIME: Final = 600.0
 NAMES: Final = 1000
+SHOWN: Final = 256
+
+
+class _Robbed:
+    """A connection that has lost a link. Once it has ended, only the number of its octets is remembered."""
+
+    __slots__ = ("__weakref__", "_octets_in", "_record")
+
+    def __init__(self, record: ConnectionRecord) -> None:
+        self._record: ConnectionRecord | None = record
+        self._octets_in = 0
+
+    @property
+    def octets_in(self) -> int:
+        """The octets that have come over the connection."""
+        return self._octets_in if self._record is None else self._record.octets_in
+
+    def end(self) -> None:
+        """Let go of the connection."""
+        self._octets_in = self.octets_in
+        self._record = None
 
 
 class _Theft(NamedTuple):
     """A link that a connection has lost to another one."""
 
     time: float
-    robbed: ConnectionRecord
+    robbed: _Robbed
     octets_in: int
     """The octets that had come from the robbed connection: if more came later, its peer lives."""
+
+
+class _Twins(NamedTuple):
+    """A name that two clients have."""
+
+    until: float
+    container: str
+    link: str
 
 
 class Thefts:
@@ -52,10 +82,12 @@ class Thefts:
         #: Containers whose connections share the name of a link, by the hash of their identity; each with the time from
         #: which it may be logged again.
         self._logged_shared: OrderedDict[int, float] = OrderedDict()
-        #: Thefts of resumed links within the last minute, by the link; and names of twins, each with the time until
-        #: which it is one. The last ones at the end.
-        self._watched: OrderedDict[LinkKey, list[_Theft]] = OrderedDict()
-        self._twins: OrderedDict[LinkKey, float] = OrderedDict()
+        #: Thefts of resumed links within the last minute, and names of twins, by the hash of the link's identity, which
+        #: may be long. The last ones at the end.
+        self._watched: OrderedDict[int, list[_Theft]] = OrderedDict()
+        self._twins: OrderedDict[int, _Twins] = OrderedDict()
+        #: The connections of these thefts that have not ended.
+        self._robbed: WeakValueDictionary[ConnectionRecord, _Robbed] = WeakValueDictionary()
 
     def steal(self, record: ConnectionRecord, robbed: IncomingLink | OutgoingLink) -> None:
         """Detach a link that was attached a second time: the second attach wins (§2.6.1)."""
@@ -100,19 +132,23 @@ class Thefts:
 
     def watch(self, key: LinkKey, record: ConnectionRecord, robbed: ConnectionRecord) -> None:
         """Note that a connection resumes a link that another one has, and find out whether both live."""
-        now = self._context.now
-        if key in self._twins:
-            self._twins[key] = now + TWIN_TIME
-            self._twins.move_to_end(key)
+        now, identity = self._context.now, hash(key)
+        twins = _Twins(now + TWIN_TIME, key[3][:SHOWN], key[4][:SHOWN])
+        if identity in self._twins:
+            self._twins[identity] = twins
+            self._twins.move_to_end(identity)
             return
         watched = self._watched
         while watched and next(iter(watched.values()))[-1].time <= now - WATCHED:
-            watched.popitem(last=False)  # they hold connections that may have ended
-        before = [each for each in watched.pop(key, ()) if each.time > now - WATCHED]
+            watched.popitem(last=False)
+        before = [each for each in watched.pop(identity, ()) if each.time > now - WATCHED]
         del before[: 1 - LATEST]
-        before.append(_Theft(now, robbed, robbed.octets_in))
+        victim = self._robbed.get(robbed)
+        if victim is None:
+            self._robbed[robbed] = victim = _Robbed(robbed)
+        before.append(_Theft(now, victim, victim.octets_in))
         if sum(each.robbed.octets_in > each.octets_in for each in before) >= THEFTS:
-            self._twins[key] = now + TWIN_TIME
+            self._twins[identity] = twins
             if len(self._twins) > NAMES:
                 self._twins.popitem(last=False)
             self._context.log.warning(
@@ -125,22 +161,31 @@ class Thefts:
                 seconds=TWIN_TIME,
             )
             return
-        watched[key] = before
+        watched[identity] = before
         if len(watched) > NAMES:
             watched.popitem(last=False)
 
+    def ended(self, record: ConnectionRecord) -> None:
+        """Note that a connection has ended, which may have lost links: nothing more comes from its peer."""
+        victim = self._robbed.pop(record, None)
+        if victim is not None:
+            victim.end()
+
     def has_twins(self, key: LinkKey) -> bool:
         """Tell whether two clients take the link of this name from each other."""
-        until = self._twins.get(key)
-        if until is None:
+        return bool(self._twins) and self._are_twins(hash(key))
+
+    def _are_twins(self, identity: int) -> bool:
+        twins = self._twins.get(identity)
+        if twins is None:
             return False
-        if until > self._context.now:
+        if twins.until > self._context.now:
             return True
-        del self._twins[key]
+        del self._twins[identity]
         return False
 
     def twins(self) -> Iterator[tuple[str, str]]:
-        """Yield the containers and the names of links that are not resumed because of twins."""
-        for key in tuple(self._twins):
-            if self.has_twins(key):
-                yield key[3], key[4]
+        """Yield the containers and the names of links that are not resumed because of twins: the beginning of each."""
+        for identity, twins in tuple(self._twins.items()):
+            if self._are_twins(identity):
+                yield twins.container, twins.link

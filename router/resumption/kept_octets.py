@@ -33,25 +33,32 @@ class KeptOctets(SentMessages):
         self.holder = holder
         #: Whole messages by delivery-tag, the oldest first.
         self.messages: dict[bytes, bytes] = {}
-        #: The begin of the message that is being sent.
-        self._parts: dict[bytes, bytes] = {}
+        #: The begin of the message that is being sent. It grows in place: a large message may have many frames.
+        self._parts: dict[bytes, bytearray] = {}
 
     def keep(self, tag: bytes, data: bytes, first: bool, more: bool) -> None:
         """Keep the next payload of a delivery, as `SentMessages.keep` does."""
-        part = b"" if first else self._parts.pop(tag, None)
-        if part is None:
+        begin = None if first else self._parts.get(tag)
+        if begin is None:
+            if not (first and self._store.takes(len(data))):
+                return
+            if more:
+                self._parts[tag] = bytearray(data)
+            else:
+                self.messages[tag] = data
+            self._store.count(self, len(data) + _OVERHEAD)
             return
-        if not first:
-            self._store.count(self, -len(part) - _OVERHEAD)
-        data = part + data
-        if not self._store.takes(len(data)):
+        if not self._store.takes(len(begin) + len(data)):
+            self.drop(tag)
             return
-        (self._parts if more else self.messages)[tag] = data
-        self._store.count(self, len(data) + _OVERHEAD)
+        begin += data
+        if not more:
+            self.messages[tag] = bytes(self._parts.pop(tag))
+        self._store.count(self, len(data))
 
     def drop(self, tag: bytes) -> None:
         """Free what is kept of a delivery, as `SentMessages.drop` does."""
-        data = self.messages.pop(tag, None)
+        data: bytes | bytearray | None = self.messages.pop(tag, None)
         if data is None:
             data = self._parts.pop(tag, None)
         if data is not None:

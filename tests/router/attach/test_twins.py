@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import tracemalloc
+from weakref import ref
 
 import pytest
 
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach
-from amqpmesh.router.attach.thefts import LATEST, NAMES, THEFTS, TWIN_TIME, WATCHED
+from amqpmesh.router.attach.thefts import LATEST, NAMES, SHOWN, THEFTS, TWIN_TIME, WATCHED
 from amqpmesh.router.management.snapshot import snapshot
 from tests.router.resumption.test_returning_senders import CLOSE
 from tests.support.peers.bystanders import Intruder
@@ -145,7 +148,66 @@ def test_the_thefts_of_a_name_that_are_remembered_are_bounded() -> None:
     thefts, key = network.core.thefts, ("", "", "host", "c", "link", True)
     for _ in range(10 * LATEST):
         thefts.watch(key, record, record)  # nothing comes from it any more
-    assert len(thefts._watched[key]) == LATEST
+    assert len(thefts._watched[hash(key)]) == LATEST
     record.octets_in += 1
     thefts.watch(key, record, record)
     assert thefts.has_twins(key)
+
+
+def test_a_robbed_connection_that_has_ended_counts_by_what_came_before() -> None:
+    """A client that closes its connection once its link is stolen, and takes it back over another one, lives."""
+    network = Network()
+    one, other = Twin(network), Twin(network)
+    found = []
+    for _ in range(THEFTS):
+        for thief, robbed in ((one, other), (other, one)):
+            found.append(granted(thief.resume(robbed)))
+            robbed.end.leave()
+            robbed.connect()
+    assert found == [30] * (THEFTS + 1) + [0] * (THEFTS - 1)
+    assert snapshot(network.core).router.twins == ("peer link",)
+
+
+def test_nothing_stays_of_a_robbed_connection_that_has_ended() -> None:
+    network = Network()
+    gone = []
+    for number in range(3):
+        one, other = Twin(network), Twin(network)
+        one.resume(name=f"link-{number}")
+        gone.append(ref(one.end.record))
+        other.resume(name=f"link-{number}")
+        one.end.leave()
+        other.end.leave()
+    del one, other
+    gc.collect()
+    assert network.core.context.stolen == 3
+    assert [each() for each in gone] == [None] * 3, "though its thefts are watched still"
+
+
+def test_what_is_remembered_of_thefts_is_small() -> None:
+    network = Network()
+    network.client()
+    (record,) = (each for each in network.core.context.connections if not each.own)
+    thefts = network.core.thefts
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(NAMES):
+            key = ("", "", "host", f"{number} {'c' * 30_000}", "link", True)
+            for _ in range(LATEST):
+                thefts.watch(key, record, record)
+                thefts.ended(record)  # so each is of another connection
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 3_500_000
+
+
+def test_of_long_names_of_twins_the_beginning_is_told() -> None:
+    network = Network()
+    one, other = Twin(network), Twin(network)
+    name = "link" * 1_000
+    for _ in range(THEFTS):
+        for thief, robbed in ((one, other), (other, one)):
+            thief.resume(robbed, name=name)
+    assert snapshot(network.core).router.twins == (f"peer {name[:SHOWN]}",)

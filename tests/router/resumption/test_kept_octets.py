@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
@@ -10,6 +12,7 @@ from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Transfer
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.config.resumption import ResumptionConfig
+from amqpmesh.router.resumption.kept_octets import KeptOctets
 from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import ALL, CLOSE, FAILED, FIRST, SECOND, Map, as_map, fields_of
 from tests.support.peers.roaming_receiver import RoamingReceiver as Roaming
@@ -108,6 +111,39 @@ def test_a_message_is_kept_until_it_is_settled() -> None:
     assert 0 < r.octets < two
     r.say(1, Rejected(), settled=True)
     assert r.octets == 0
+    r.finish()
+
+
+def test_a_message_of_very_many_frames_costs_what_its_octets_do() -> None:
+    """Joined anew with each frame, it would be some 100 GB that are copied: minutes of CPU, where these are seconds."""
+    frames, payload = 2**14, bytes(2**10)
+    r = Foreign(limits=ResumptionConfig(keep=2**26, keep_max=2**25))
+    octets = r.network.core.context.termini.sources.octets
+    kept = octets.keeping(("", "host"))
+    assert isinstance(kept, KeptOctets)
+    began = time.process_time()
+    for number in range(frames):
+        kept.keep(b"large", payload, first=number == 0, more=number < frames - 1)
+        assert octets.octets >= (number + 1) * len(payload)
+    assert time.process_time() - began < 10
+    assert len(kept.messages[b"large"]) == frames * len(payload)
+    kept.drop(b"large")
+    assert octets.octets == 0
+
+
+def test_a_message_that_turns_out_to_be_too_large_is_not_kept() -> None:
+    r = Foreign(limits=ResumptionConfig(keep_max=2_000))
+    r.start_small(window=100)
+    of = r.producer.send(r.sender, message("x" * 3_000))
+    r.take()
+    assert len(r.came) > 3
+    assert r.octets == 0
+    tag = r.tag()
+    r.lose()
+    r.come_small(window=9)
+    assert as_map(r.attach({tag: PART})) == {tag: ALL}
+    assert [fields_of(each) for each in r.resumed] == [(ALL, False, True)]
+    assert of.outcome == FAILED
     r.finish()
 
 
