@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from amqpmesh.policies.access import Peer
     from amqpmesh.router.amqp.sasl.mechanisms import Token
     from amqpmesh.router.context import Context
+    from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.tokens.judge import Tokens
 
 EXPIRED: Final = "the token has expired"
+NOT_TAKEN: Final = "tokens of its issuer are not taken any more"
 
 
 def begin(context: Context, record: ConnectionRecord, token: Token | None) -> bool:
@@ -39,6 +42,10 @@ def begin(context: Context, record: ConnectionRecord, token: Token | None) -> bo
     listener = record.listener
     if listener is None or record.inside or (identity is None and not listener.cbs):
         return True
+    if identity is not None and context.tokens is not None and not context.tokens.takes(identity):
+        # A peer may wait with its `open` for a while after its login.
+        refuse_connection(context, record, NOT_TAKEN)
+        return False
     is_awaited = identity is None and record.peer.user is None
     record.token = PeerToken(identity, is_awaited=is_awaited, allowed=context.config.tokens.burst, now=context.now)
     if is_awaited:
@@ -173,6 +180,20 @@ def _check_expiry(context: Context, record: ConnectionRecord) -> None:
     if context.audit is not None:
         context.audit.of("token expired", record, issuer=token.identity.issuer)
     _end_connection(context, record, EXPIRED)
+
+
+def end_tokens(context: Context, tokens: Tokens) -> None:
+    """Close all connections that have come by tokens which are not taken any more, in small steps."""
+    if context.connections:
+        context.chores.put_off(_end_tokens(context, tokens))
+
+
+def _end_tokens(context: Context, tokens: Tokens) -> Steps[None]:
+    for record in list(context.connections):
+        identity = None if record.token is None else record.token.identity
+        if not record.lost and identity is not None and not tokens.takes(identity):
+            refuse_connection(context, record, NOT_TAKEN)
+        yield
 
 
 def _refuse_late(context: Context, record: ConnectionRecord) -> None:

@@ -49,8 +49,7 @@ def _aliases_refusal(aliases: Words) -> str | None:
 class TokensConfig(Table):
     """Limits of tokens, and of the clients that show them."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "tokens in use were judged by it"
+    EFFECT = Effect.AT_ONCE
 
     size: int = setting(default=8192, low=256, high=2**16)
     claims: int = setting(default=256, low=1, high=4096)
@@ -63,8 +62,7 @@ class TokensConfig(Table):
 class TokenIssuerConfig(Table):
     """An issuer of JSON Web Tokens (RFC 7519): which tokens of it are valid, and what its claims mean."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "tokens in use were judged by it"
+    EFFECT = Effect.AT_ONCE
 
     issuer: str = setting(check=emptiness)
     audience: tuple[str, ...] = setting(check=_some_refusal)
@@ -110,8 +108,7 @@ def _keys_refusal(keys: tuple[PasswordConfig, ...]) -> str | None:
 class TokenKeyConfig(Table):
     """A named secret by which clients make tokens of their own: shared access signatures."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "tokens in use were judged by it"
+    EFFECT = Effect.AT_ONCE
 
     name: str = setting(check=emptiness)
     keys: tuple[PasswordConfig, ...] = setting(check=_keys_refusal)

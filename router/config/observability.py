@@ -31,8 +31,7 @@ def _size_refusal(size: int) -> str | None:
 class AuditConfig(Table):
     """The audit log: its file, and its size."""
 
-    EFFECT = Effect.RESTART
-    RESTART = "the audit log is open"
+    EFFECT = Effect.AT_ONCE
 
     file: Path = setting()
     #: Octets before the file is rotated; 0: never.

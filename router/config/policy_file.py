@@ -75,12 +75,12 @@ class PolicyConfig(Table):
     """The policy of the router."""
 
     EFFECT = Effect.RESTART
-    RESTART = "the rights of all connections come from that file"
+    RESTART = "tenants, and policies that are pushed, are there from the start of a router or not at all"
 
-    file: Path = setting()
+    file: Path = setting(effect=Effect.AT_ONCE)
     vouch: tuple[str, ...] = setting(default=(), check=_each(emptiness), effect=Effect.AT_ONCE)
     push: bool = setting(default=False)
-    signed: bool = setting(default=False)
+    signed: bool = setting(default=False, effect=Effect.AT_ONCE)
 
 
 @table

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.on_demand_connectors import OnDemand
     from amqpmesh.router.runtime.policy_store import PolicyStore
     from amqpmesh.router.runtime.shared_config import SharedCost
-    from amqpmesh.router.runtime.token_keys import KeyReaders
+    from amqpmesh.router.runtime.token_store import TokenStore
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -84,7 +84,7 @@ class ConfigChanges:
         policies: PolicyStore,
         observers: Observers,
         membership: Membership | None,
-        key_readers: KeyReaders | None,
+        tokens: TokenStore,
         changed: Callable[[RouterConfig], None],
     ) -> None:
         """Args: changed: called with each configuration that is put in force."""
@@ -95,7 +95,7 @@ class ConfigChanges:
         self._policies = policies
         self._observers = observers
         self._membership = membership
-        self._key_readers = key_readers
+        self._tokens = tokens
         self._changed = changed
         self._lock = trio.Lock()
         observers.decide_anew = self._decide_anew
@@ -169,6 +169,8 @@ class ConfigChanges:
             if config is not None:
                 self._given, self.marks = target, Marks()
             self._tell(result, by)
+            if self._observers.change_audit(target):
+                self._tell_audit(result, by)
             return result
 
     async def edit(self, edit: Edit, *, by: Mapping[str, object]) -> Applied:
@@ -273,6 +275,7 @@ class ConfigChanges:
         if self._edge.is_stopped:
             for each in chain.from_iterable(sockets.values()):
                 each.close()
+            self._observers.drop_opened()
             raise CommandError(ENDS)
 
     def _begin(self) -> tuple[RouterConfig, Reader]:
@@ -282,6 +285,7 @@ class ConfigChanges:
 
     def _finish_reload(self, running: RouterConfig, new: RouterConfig | None, read: Reloaded) -> list[str]:
         self._take_away(running, running, read)
+        self._tokens.put_in_force(running, read.tokens)
         self._put_credentials(read)
         self._driver.settle()
         return [] if new is None else [each.key for each in differences(running, new)]
@@ -297,10 +301,11 @@ class ConfigChanges:
         if self._membership is not None and core.mesh is not None and read.is_whole:
             self._membership.reload(core.mesh, trio.current_time())
         if read.policy is not None:
+            running = replace(running, policy=target.policy)
+            self._policies.follow(running)
             self._policies.put_in_force(read.policy)
-        if read.tokens is not None and core.context.tokens is not None and self._key_readers is not None:
-            read.tokens.put_in_force(core.context.tokens)
-            self._key_readers.read_soon()
+        if read.is_whole:
+            self._tokens.narrow(target, read.tokens)
         self._observers.users_changed(read.users)
         narrowed = {
             old.name: self._narrow(old, new, read)
@@ -331,7 +336,9 @@ class ConfigChanges:
     # ------------------------------------------------------------------------------------------------ what may fail
 
     async def _listen(self, running: RouterConfig, target: RouterConfig) -> dict[ListenerConfig, list[socket.socket]]:
-        """Listen at all new places. Raises: OSError: a port is in use; then none of them is listened at."""
+        """Listen at all new places, and open another audit log. Raises: OSError: a port is in use; ConfigError: the
+        audit log cannot be opened. Then none of them is.
+        """
         shared = target.worker is not None
         leaving = [
             self._edge.listener_of(old)
@@ -340,6 +347,8 @@ class ConfigChanges:
         ]
         found: dict[ListenerConfig, list[socket.socket]] = {}
         with ExitStack() as undoing:
+            undoing.callback(self._observers.drop_opened)
+            await self._observers.open_audit(target)
             for old, new in row_pairs(running, target, "listeners"):
                 if new is not None and (old is None or _moves(old, new)):
                     found[new] = await listening_at(new.endpoint, shared=shared, beside=leaving)
@@ -379,6 +388,8 @@ class ConfigChanges:
                 edge.connect(new, read.connecting[new])
             else:
                 edge.change_connector(connectors[old], new, read.connecting[new])
+        if read.is_whole:
+            self._tokens.put_in_force(target, read.tokens)
         self._put_credentials(read)
         edge.sort(target)
         put_in_force(core, target, trio.current_time(), keep_costs=keep_costs)
@@ -412,6 +423,13 @@ class ConfigChanges:
         if len(result.differences) > LOGGED:
             log.info("configuration changed", others=len(result.differences) - LOGGED)
             note_change(context, "configuration changed", count=len(result.differences) - LOGGED, **by)
+
+    def _tell_audit(self, result: Applied, by: Mapping[str, object]) -> None:
+        """Begin an audit log with the change that it comes from: the one before ends with it."""
+        for each in result.differences:
+            if each.key.partition(".")[0] == "audit":
+                fields: dict[str, object] = {"key": each.key, "from": each.before, "to": each.after}
+                note_change(self._core.context, "configuration changed", **fields, effect=str(each.effect), **by)
 
 
 def check_count(marks: Marks, before: Marks, config: RouterConfig) -> None:

@@ -31,6 +31,10 @@ class AuditFile:
         self._keep = keep
         self._file: int | None = None
 
+    def limit(self, max_size: int, keep: int) -> None:
+        """Follow other limits. Args: as of the class."""
+        self._max_size, self._keep = max_size, keep
+
     def open(self) -> None:
         """Open the file, which is created if necessary; do nothing if it is open."""
         if self._file is not None:

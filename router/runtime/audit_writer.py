@@ -22,8 +22,10 @@ from amqpmesh.router.runtime.audit_file import AuditFile, file_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from amqpmesh.router.config.file import RouterConfig
+    from amqpmesh.router.config.observability import AuditConfig
     from amqpmesh.router.core import Core
 
 AT_ONCE: Final = 2**15
@@ -68,18 +70,38 @@ class AuditWriter:
         self._ends = False
         self.failure: str | None = None
         self._trail: AuditTrail | None = None
+        self._scope = trio.CancelScope()
         self._thread = threading.Thread(target=self._write, name=f"audit log of {config.id}", daemon=True)
 
-    def begin(self, core: Core, wall_clock: Callable[[], float]) -> None:
-        """Write events of a router from now on.
+    def writes(self, config: RouterConfig) -> bool:
+        """Tell whether the audit log of a configuration is in the same file."""
+        number = None if config.worker is None else config.worker.number
+        return config.audit is not None and file_of(config.audit, number) == self.path
 
-        Args: wall_clock: seconds since 1970. Raises: ConfigError: the file cannot be written.
-        """
+    @property
+    def path(self) -> Path:
+        """The file that it writes."""
+        return self._file.path
+
+    def change(self, config: AuditConfig) -> None:
+        """Follow other limits of the file that it writes."""
+        self._memory = config.memory
+        self._file.limit(config.max_size, config.keep)
+
+    def open(self) -> None:
+        """Open the file, before `begin` writes to it. Raises: ConfigError: it cannot be written."""
         try:
             self._file.open()
         except OSError as error:
             if error.errno not in PASSING:
                 raise ConfigError(str(self._file.path), "audit.file", error.strerror or str(error)) from None
+
+    def close(self) -> None:
+        """Close the file, instead of `begin`."""
+        self._file.close()
+
+    def begin(self, core: Core, wall_clock: Callable[[], float]) -> None:
+        """Write events of a router from now on. Args: wall_clock: seconds since 1970."""
         context, worker = core.context, self._config.worker
         named = {"router": context.id} if worker is None else {"router": worker.name, "worker": worker.number}
         self._trail = context.audit = AuditTrail(
@@ -91,18 +113,20 @@ class AuditWriter:
         self._thread.start()
 
     async def run(self) -> None:
-        """Log what is lost, again and again. Never ends."""
+        """Log what is lost, again and again, until the `end`."""
         assert self._trail is not None
         lost, told_at = 0, -math.inf
-        while True:
-            await trio.sleep(LOOK)
-            now = trio.current_time()
-            if (self._trail.lost != lost or self.failure) and now - told_at >= TOLD:
-                log.warning("audit lost", lines=self._trail.lost - lost, reason=self.failure or "no room")
-                lost, told_at, self.failure = self._trail.lost, now, None
+        with self._scope:
+            while True:
+                await trio.sleep(LOOK)
+                now = trio.current_time()
+                if (self._trail.lost != lost or self.failure) and now - told_at >= TOLD:
+                    log.warning("audit lost", lines=self._trail.lost - lost, reason=self.failure or "no room")
+                    lost, told_at, self.failure = self._trail.lost, now, None
 
     async def end(self) -> None:
-        """Write all lines, within `END_TIME`."""
+        """Write all lines, within `END_TIME`; no others are accepted by then."""
+        self._scope.cancel()
         if self._trail is None or not self._thread.is_alive():
             return
         run_to_end(self._trail.repeats())

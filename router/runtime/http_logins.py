@@ -116,7 +116,9 @@ class HttpLogins:
         tokens, users = self._core.context.tokens, credentials.users_for(client.host)
         if mechanism == "OAUTHBEARER" and tokens is not None and len(given) > tokens.size:
             raise HttpError(UNAUTHORIZED, "the token is too long", *_challenges(offered))
-        judges: object = tokens if mechanism == "OAUTHBEARER" else (credentials.users or credentials.asked)
+        judges: object = credentials.users or credentials.asked
+        if mechanism == "OAUTHBEARER":
+            judges = None if tokens is None else tokens.version
         # The tenant that guesses count for depends on the host.
         digest = hmac.digest(self._key, f"{listener.name}\0{peer.host}\0{peer.hostname}\0{shown}".encode(), "sha256")
         success = self._remembered(digest, judges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -41,6 +42,9 @@ class Observers:
         self.decide_anew: Callable[[], object] = lambda: None
         #: The recording that the configuration asks for; `_following`: until there is no other one.
         self._recorded = config.telemetry
+        #: The audit log that is to come, whose file is open; those that have gone, and may still write.
+        self._opened: AuditWriter | None = None
+        self._left: list[AuditWriter] = []
         self._following = trio.Lock()
         self._is_over = False
 
@@ -64,6 +68,7 @@ class Observers:
             from amqpmesh.router.runtime.audit_writer import AuditWriter  # here: most routers have none
 
             audit = AuditWriter(self._config)
+            audit.open()
             audit.begin(core, wall_clock)
             self.audit = audit
         if self._config.telemetry is not None:
@@ -105,6 +110,48 @@ class Observers:
                 writer.change(wanted)
             else:
                 self._start(self._follow)
+
+    async def open_audit(self, wanted: RouterConfig) -> None:
+        """Open the audit log of another configuration, if it is another file. Raises: ConfigError: it cannot be."""
+        if wanted.audit is not None and (self.audit is None or not self.audit.writes(wanted)):
+            from amqpmesh.router.runtime.audit_writer import AuditWriter  # here: most routers have none
+
+            for each in tuple(self._left):  # it may be the same file
+                await each.end()
+            opened = AuditWriter(wanted)
+            await aside(AuditWriter.open, opened)
+            self._opened = opened
+
+    def drop_opened(self) -> None:
+        """Close what `open_audit` has opened: the configuration is not put in force."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def change_audit(self, after: RouterConfig) -> bool:
+        """Follow a changed configuration. Returns: whether lines go to another file from now on."""
+        assert self._core is not None, "the router runs"
+        opened, self._opened = self._opened, None
+        before = self.audit
+        if opened is None and after.audit is not None:
+            assert before is not None, "its file is the same"
+            before.change(after.audit)
+            return False
+        if opened is not None:
+            opened.begin(self._core, self._wall_clock)
+            self._start(opened.run)
+        else:
+            self._core.context.audit = None
+        self.audit = opened
+        if before is not None:
+            self._left.append(before)
+            self._start(partial(self._end_left, before))
+        return opened is not None
+
+    async def _end_left(self, writer: AuditWriter) -> None:
+        """Write the rest of an audit log that has gone."""
+        await writer.end()
+        self._left.remove(writer)
 
     def _change_tracing(self, after: RouterConfig, sender: SpanSender | None) -> None:
         assert self._core is not None, "the router runs"
@@ -173,8 +220,8 @@ class Observers:
         async with self._following:
             if self.telemetry is not None:
                 await self.telemetry.end()
-        if self.audit is not None:
-            await self.audit.end()
+        for each in (*self._left, *filter(None, [self.audit])):
+            await each.end()
         if self.spans is not None:
             await self.spans.end()
 

@@ -73,6 +73,10 @@ class PolicyStore:
             context.on_policy = lambda neighbour, version, data: start(partial(self._fetched, neighbour, version, data))
         self.put_in_force(read)
 
+    def follow(self, config: RouterConfig) -> None:
+        """Follow a changed configuration: its policy may be in another file, or have to be signed."""
+        self._config = config
+
     def put_in_force(self, read: PolicyText, by: Asker = FILE) -> None:
         """Put a policy in force that was read from the file or stored there. Args: by: for the audit log."""
         assert self._driver is not None

@@ -52,7 +52,8 @@ from amqpmesh.router.runtime.reload import ConfigSource, NewConfig
 from amqpmesh.router.runtime.snapshots import Snapshots, survey
 from amqpmesh.router.runtime.streamed import StreamTransport
 from amqpmesh.router.runtime.succession import Succession
-from amqpmesh.router.runtime.token_keys import KeyReaders, TokenFiles, tokens_of
+from amqpmesh.router.runtime.token_keys import TokenFiles
+from amqpmesh.router.runtime.token_store import TokenStore
 from amqpmesh.router.statistics.router_statistics import Statistics
 
 if TYPE_CHECKING:
@@ -127,7 +128,6 @@ class Router(LinkFactory):
         )
         self._on_demand = OnDemand(self._start_connector)
         self._membership: Membership | None = None
-        self._key_readers: KeyReaders | None = None
         self._epoch = epoch
         self._core: Core | None = None
         self._accepting = False
@@ -175,9 +175,8 @@ class Router(LinkFactory):
             core.context.is_revoked = edge.is_revoked
             core.on_demand.on_connect = self._on_demand.connect
             core.on_demand.on_disconnect = self._on_demand.disconnect
-            if token_files is not None:
-                core.context.tokens = tokens = tokens_of(self.config, token_files, self._wall)
-                self._key_readers = KeyReaders(self.config, tokens)
+            tokens = TokenStore(core, self._wall)
+            tokens.begin(self.config, token_files)
             if member is not None:
                 core.mesh = member.join(core, trio.current_time(), self._epoch)
             observers = Observers(self.config, self._stream_listener)
@@ -213,8 +212,7 @@ class Router(LinkFactory):
         self._nursery.start_soon(self._driver.run_timers)
         self._nursery.start_soon(self._driver.run_chores)
         observers.start(self._nursery.start_soon, self._driver, self._start_inside)
-        if self._key_readers is not None:
-            self._key_readers.start(self._nursery.start_soon)
+        tokens.start(self._nursery.start_soon)
         start, management = self._start_inside, self._management
         edge.http = HttpListeners(bound, self._admission, self._snapshots, edge.credentials, start, management)
         await edge.http.begin()
@@ -226,7 +224,7 @@ class Router(LinkFactory):
             policies=self._policies,
             observers=observers,
             membership=member,
-            key_readers=self._key_readers,
+            tokens=tokens,
             changed=self._config_changed,
         )
         edge.begin(core, self._poller, self._nursery.start_soon, self._admission.admit, self._start_connector)

@@ -149,20 +149,11 @@ class TokenFiles:
         """Do the same as `read` in a thread; a router that takes no tokens does not wait."""
         return await aside(cls.read, config) if config.token_issuers or config.token_keys else None
 
-    def put_in_force(self, tokens: Tokens) -> None:
-        """Put the content in force."""
-        tokens.replace_secrets(self.secrets)
+    def put_in_force(self, config: RouterConfig, tokens: Tokens) -> None:
+        """Put the content in force. Args: config: of which it is."""
+        tokens.change(config, self.secrets)
         for issuer, keys in self.key_sets.items():
             tokens.keys[issuer].replace(keys)
-
-
-def tokens_of(config: RouterConfig, files: TokenFiles, wall_clock: Callable[[], float]) -> Tokens:
-    """Return the judge of tokens of a router. Args: wall_clock: seconds since 1970."""
-    from amqpmesh.router.tokens.judge import Tokens  # here: most routers take no tokens
-
-    tokens = Tokens(config, files.secrets, wall_clock)
-    files.put_in_force(tokens)
-    return tokens
 
 
 class KeyReaders:
@@ -175,17 +166,33 @@ class KeyReaders:
         read: Callable[[TokenIssuerConfig], tuple[PublicKey, ...]] = read,
     ) -> None:
         """Args: read: reads one set of keys, in a thread. Raises: KeysUnreadableError."""
-        self._readers = [_KeyReader(each, tokens.keys[each.issuer], read) for each in config.token_issuers]
+        self._tokens = tokens
+        self._read = read
+        self._readers = {each.issuer: self._reader(each) for each in config.token_issuers}
+
+    def _reader(self, issuer: TokenIssuerConfig) -> _KeyReader:
+        return _KeyReader(issuer, self._tokens.keys[issuer.issuer], self._read)
 
     def start(self, start: Callable[[Callable[[], Awaitable[None]]], object]) -> None:
         """Start the tasks. Args: start: runs a task that ends with the router."""
-        for each in self._readers:
+        self._start = start
+        for each in self._readers.values():
             start(each.run)
 
-    def read_soon(self) -> None:
-        """Read all sets again as soon as possible."""
-        for each in self._readers:
-            each.wake()
+    def change(self, config: RouterConfig) -> None:
+        """Read the sets of the issuers of another configuration, as soon as possible. The tokens follow it already."""
+        before, self._readers = self._readers, {}
+        for issuer in config.token_issuers:
+            reader = before.get(issuer.issuer)
+            if reader is not None and reader.goes_on(issuer, self._tokens.keys[issuer.issuer]):
+                reader.wake()
+            else:
+                reader = self._reader(issuer)
+                self._start(reader.run)
+            self._readers[issuer.issuer] = reader
+        for reader in before.values():
+            if reader not in self._readers.values():
+                reader.end()
 
 
 class _KeyReader:
@@ -203,14 +210,29 @@ class _KeyReader:
         self._wanted = trio.Event()
         # An attempt that hangs, in a look-up of a name for instance, is abandoned, and no other begins before it ends.
         self._threads = trio.CapacityLimiter(1)
+        self._scope = trio.CancelScope()
         keys.on_missing = self.wake
+
+    def goes_on(self, issuer: TokenIssuerConfig, keys: IssuerKeys) -> bool:
+        """Follow a changed issuer from the next attempt on. Returns: False: its keys are others', and not read here."""
+        if keys is self._keys:
+            self._issuer = issuer
+        return keys is self._keys
+
+    def end(self) -> None:
+        """Read nothing more."""
+        self._scope.cancel()
 
     def wake(self) -> None:
         """Read the set as soon as the pause after the last attempt is over."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Read the set again and again. Raises: nothing; failures are logged."""
+        """Read the set again and again, until `end`. Raises: nothing; failures are logged."""
+        with self._scope:
+            await self._read_for_ever()
+
+    async def _read_for_ever(self) -> None:
         failures = 0
         if len(self._keys):  # its file was read at the start
             await self._wait(self._issuer.refresh)

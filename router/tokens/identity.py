@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from amqpmesh.policies.claims import NO_CLAIMS, Claims
@@ -13,7 +13,7 @@ from amqpmesh.router.amqp.sasl.mechanisms import BusyError, MechanismError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from amqpmesh.router.config.oauth import TokensConfig
+    from amqpmesh.router.config.oauth import TokenIssuerConfig, TokenKeyConfig, TokensConfig
 
 LONGEST_USER: Final = 255
 """Characters of a user's name: it is in logs, and may be in addresses."""
@@ -44,6 +44,8 @@ class TokenIdentity:
     tenant: str | None = None
     """The tenant that it names; None: the policy chooses."""
     scopes: tuple[str, ...] = ()
+    config: TokenIssuerConfig | TokenKeyConfig | None = field(default=None, compare=False, repr=False)
+    """The table by which it was judged."""
 
     def until(self, time: float | None) -> TokenIdentity:
         """Return the identity with an earlier expiry. Args: time: seconds since 1970; None: as it is."""

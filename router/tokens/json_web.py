@@ -137,6 +137,7 @@ def _identity(content: Mapping[str, Json], config: TokenIssuerConfig, limits: To
         groups=claims.get(config.groups, ()) if config.groups is not None else (),
         tenant=_tenant(claims, config),
         scopes=_scopes(claims, config),
+        config=config,
     )
 
 

@@ -76,6 +76,7 @@ class SharedAccess:
             groups=config.groups,
             tenant=config.tenant,
             scopes=config.scopes,
+            config=config,
         )
 
 

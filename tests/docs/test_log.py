@@ -297,7 +297,7 @@ def told_to_read_again(folder: Path) -> set[str]:
         daemon.send(signal.SIGHUP)
         lines.append(daemon.line())
         users.write_bytes(users_before)
-        more = "[tokens]\nrate = 3.0\n[[address]]\npattern = 'news/#'\nmax_credit = 100\n"
+        more = "[mesh]\ninsecure = true\n[[address]]\npattern = 'news/#'\nmax_credit = 100\n"
         config.write_text(f"{config_before}\n{more}", encoding="utf-8")
         daemon.send(signal.SIGHUP)
         lines += [daemon.line(), daemon.line(), daemon.line()]

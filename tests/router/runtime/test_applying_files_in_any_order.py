@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amqpmesh import LinkDetachedError, ListenerConfig, Router, SaslError, connect
 from amqpmesh.router.amqp.errors import ConnectionClosedError
 from amqpmesh.router.config.file import PolicyConfig, RouterConfig
-from amqpmesh.router.config.observability import TelemetryConfig
+from amqpmesh.router.config.observability import AuditConfig, TelemetryConfig
 from amqpmesh.router.config.users import Users, verifier
 from tests.support.peers.http_client import HttpClient
 
@@ -40,6 +40,9 @@ class Files(NamedTuple):
     recording: dict[str, Any] | None
     web: dict[str, Any] | None
     """The keys of a listener for HTTP."""
+    policy: str
+    """The name of the policy's file, and that of the audit log."""
+    audit: str | None
 
     def write(self, folder: Path) -> RouterConfig:
         """Write the files, and return the configuration that names them."""
@@ -47,7 +50,7 @@ class Files(NamedTuple):
         groups = {name: each.groups for name, each in self.users.items()}
         Users({name: KEYS[each.password] for name, each in self.users.items()}, disabled, groups).save(folder / "users")
         limits = "" if self.links is None else f"limits = {{ links = {self.links} }}\n"
-        (folder / "policy").write_text(
+        (folder / self.policy).write_text(
             f'[[tenant]]\nname = "t"\ndefault = true\n{limits}'
             + "".join(
                 f'[[group]]\ntenant = "t"\nname = "{name}"\ngroups = ["{name}"]\nsend = {list(sends)}\n'
@@ -63,7 +66,12 @@ class Files(NamedTuple):
         if self.web is not None:
             doors.append(ListenerConfig(url="http://127.0.0.1:0", role="http", name="web", **self.web))
         return RouterConfig(
-            id="A", listeners=tuple(doors), policy=PolicyConfig(file=folder / "policy"), telemetry=record, drain=0.0
+            id="A",
+            listeners=tuple(doors),
+            policy=PolicyConfig(file=folder / self.policy),
+            audit=None if self.audit is None else AuditConfig(file=folder / self.audit),
+            telemetry=record,
+            drain=0.0,
         )
 
 
@@ -82,6 +90,8 @@ FILES = st.builds(
         optional={"memory": st.just(2**20)},
     ),
     st.none() | st.fixed_dictionaries({}, optional={"hosts": st.just((HOST,)), "manage": st.just(True)}),
+    st.sampled_from(("policy", "other policy")),
+    st.none() | st.sampled_from(("audit", "other audit")),
 )
 
 
@@ -95,7 +105,8 @@ async def state(router: Router) -> dict[str, Any]:
     found: dict[str, Any] = {
         "recorded": recorded,
         "users": list(told.users),
-        "policy": told.policies[0].digest,
+        "policy": (told.policies[0].digest, told.policies[0].file),
+        "audit": None if observers.audit is None else observers.audit.path,
         "tables": told.tables,
         "changed": told.router.changed,
     }

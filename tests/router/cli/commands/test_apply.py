@@ -44,21 +44,19 @@ def test_a_changed_file_is_shown_and_applied(daemon: StartDaemon, tmp_path: Path
     router = daemon("a.toml")
     url, guests = (router.said(r"listening url=(\S+) ").group(1) for _ in range(2))
     assert apply(url, folder=tmp_path) == (0, "nothing differs\n")
-    file.write_text(f"{CONFIG}[tokens]\nrate = 3.0\n[[address]]\npattern = 'a'\n")
+    file.write_text(f"{CONFIG}[mesh]\ninsecure = true\n[[address]]\npattern = 'a'\n")
     shown = (
-        "tokens.rate from 2.0 to 3.0 (restart: tokens in use were judged by it)\n"
+        "mesh to { insecure = true } (restart: the other routers of the mesh know the router by it)\n"
         'address[a] to { pattern = "a" } (at once)\n'
     )
     assert apply(url, "--dry-run", folder=tmp_path) == (5, f"{shown}nothing was changed: this was a trial\n")
     status, told = apply(url, "a.toml", "--json", folder=tmp_path)
     assert status == 5, "one key waits"
     assert [(each["key"], each["effect"]) for each in json.loads(told)["differences"]] == [
-        ("tokens.rate", "restart"),
+        ("mesh", "restart"),
         ("address[a]", "at once"),
     ]
-    assert [each["key"] for each in json.loads(apply(url, "--json", folder=tmp_path)[1])["differences"]] == [
-        "tokens.rate"
-    ]
+    assert [each["key"] for each in json.loads(apply(url, "--json", folder=tmp_path)[1])["differences"]] == ["mesh"]
     # What cannot be applied changes nothing.
     (tmp_path / "other.toml").write_text(CONFIG)
     assert apply(url, "other.toml", folder=tmp_path) == (5, f"not applied: the router was started with {file}\n")
