@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from amqpmesh.policies.policy import Policy
     from amqpmesh.policies.policy_version import PolicyVersion
     from amqpmesh.policies.tenants import Tenant
-    from amqpmesh.router.amqp.events import Event, LinkAttached
+    from amqpmesh.router.amqp.events import ConnectionOpened, Event, LinkAttached
     from amqpmesh.router.amqp.link import Link as Endpoint
     from amqpmesh.router.amqp.standard.definitions import Error
     from amqpmesh.router.audit.trail import AuditTrail
@@ -170,8 +170,9 @@ class Context:
         self.is_revoked: Callable[[ListenerConfig, bytes], bool] = lambda *_: False
         #: The owner: a neighbour has given a policy, which is to be judged.
         self.on_policy: Callable[[str, PolicyVersion, bytes], object] = lambda *_: None
-        #: Whether another worker shall serve the connection of an attach; then the event is not handled here.
-        self.leads_away: Callable[[ConnectionRecord, LinkAttached], bool] = lambda *_: False
+        #: Whether another worker shall serve the connection of an attach, or of a router's `open`; then the event is
+        #: not handled here.
+        self.leads_away: Callable[[ConnectionRecord, LinkAttached | ConnectionOpened], bool] = lambda *_: False
         #: Have the links granted credit that have waited for a rate.
         self.give_turns: Callable[[], None] = lambda: None
         self.look_at_portions: Callable[[], None] = lambda: None

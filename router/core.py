@@ -29,7 +29,7 @@ from amqpmesh.router.delivery.dispatch import resume_sending
 from amqpmesh.router.delivery.fast_routes import expanded, reopen
 from amqpmesh.router.delivery.link_loss import end_connection
 from amqpmesh.router.delivery.memory_pressure import nodes
-from amqpmesh.router.endpoint_setup import client_sasl, container_id, endpoint, server_sasl
+from amqpmesh.router.endpoint_setup import client_sasl, container_id, endpoint, name_wanted, server_sasl
 from amqpmesh.router.handlers import Handlers, weight
 from amqpmesh.router.kernel import UNIT, UNIT_IN_MESH
 from amqpmesh.router.logins import Logins
@@ -42,7 +42,7 @@ from amqpmesh.router.model.node import Node
 from amqpmesh.router.telemetry.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from amqpmesh.policies.policy import Policy
     from amqpmesh.router.amqp.sasl.mechanisms import Authenticator
@@ -171,13 +171,15 @@ class Core:
         hostname: str | None = None,
         redirected: bool = False,
         lanes_of: str | None = None,
+        wanted: Sequence[str] = (),
     ) -> ConnectionRecord:
         """Open a connection that the router has made to a peer.
 
         Args: host: the peer's address without port. secured: the transport has TLS already. certificate: the peer's
             verified certificate, DER. certificate_user, certificate_subject: read from it. password: of the connector's
             user. hostname: for `open` (§2.7.1); None: the connector's, else `host`. redirected: a peer's redirect named
-            the place. lanes_of: the tenant whose lanes alone it is for; None: it is for all.
+            the place. lanes_of: the tenant whose lanes alone it is for; None: it is for all. wanted: ids of routers
+            for `open`, see `WANTED`.
         Raises: CommandError: no mechanism can carry the user or the password.
         """
         hostname = hostname or connector.hostname or host
@@ -197,6 +199,8 @@ class Core:
         record.certificate_user = certificate_user
         if lanes_of is not None:
             be_for_lanes_of(record, lanes_of, context.config)
+        if wanted:
+            name_wanted(engine, wanted)
         engine.open()
         self._add(record, now)
         return record

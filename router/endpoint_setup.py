@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -17,7 +18,10 @@ from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.config.users import Users
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqpmesh.router.amqp.sasl.mechanisms import Authenticator
+    from amqpmesh.router.amqp.standard.performatives import Open
     from amqpmesh.router.config.file import ConnectorConfig, RouterConfig
 
 #: A peer that desires this capability, of a connection or of a link, follows redirects itself and is told of them.
@@ -25,6 +29,10 @@ REDIRECT: Final = Symbol("amqpmesh:redirect")
 
 #: The property of an attach by which the router's own links name the tenant of their addresses.
 TENANT: Final = Symbol("amqpmesh:tenant")
+
+#: The property of a router's `open`: the ids of those that it wants to be connected to, the most wanted one first. A
+#: worker hands the connection over to the first worker of its router among them.
+WANTED: Final = Symbol("amqpmesh:wanted-routers")
 
 #: The capabilities of the router, which its `open` offers.
 CAPABILITIES: Final = (Symbol("ANONYMOUS-RELAY"), REDIRECT)
@@ -104,6 +112,19 @@ def _settings(container_id: str, limits: ListenerConfig | ConnectorConfig) -> Co
         max_values=limits.max_values,
         offered_capabilities=CAPABILITIES,
     )
+
+
+def name_wanted(engine: Connection, routers: Sequence[str]) -> None:
+    """Name the routers that a connection is wanted to, in its `open` (§2.7.1, properties). Args: engine: its `open` is
+    to be sent yet. routers: their ids, the most wanted one first."""
+    settings = engine.settings
+    engine.restrict(replace(settings, properties={**(settings.properties or {}), WANTED: list(routers)}))
+
+
+def wanted(opened: Open) -> tuple[str, ...]:
+    """Return the ids of the routers that a peer wants to be connected to, the most wanted one first."""
+    told = (opened.properties or {}).get(WANTED)
+    return tuple(each for each in told if isinstance(each, str)) if isinstance(told, list) else ()
 
 
 #: All connections of a listener hold one object.

@@ -164,6 +164,9 @@ class Handlers:
             record.peer = tokens.with_token(record.peer, token)
         else:
             record.peer = with_groups(self._context, record)
+        is_of_router = record.role == "mesh" and record.listener is not None
+        if is_of_router and self._context.leads_away(record, event):
+            return
         engine.remote = of_open(event.open)
         lanes_of = (event.open.properties or {}).get(TENANT)
         record.doubtful = record.connector is not None and drops_in_silence(event.open.properties)

@@ -133,6 +133,11 @@ class ResumedLanes:
             self._context.termini.give_time(each, seconds)
         self._ask_soon(neighbour.router)
 
+    def awaited(self) -> list[str]:
+        """Return the neighbours whose lanes are kept while there is no connection to them, the latest first."""
+        routers = dict.fromkeys(each.key[3] for each in self._context.termini.kept() if each.key[0] == _MESH)
+        return [each for each in reversed(routers) if each not in self._ways]
+
     def losing(self, record: ConnectionRecord) -> None:
         """Set the time that the ends of a connection's lanes are kept; it is about to be lost."""
         if not self._is_on or record.role != "mesh":

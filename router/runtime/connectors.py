@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,23 +13,17 @@ import trio
 
 from amqpmesh.policies.redirect import NotFollowedError, PeerAddress, RedirectChain
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition
-from amqpmesh.router.client.links.client_connection import foreign_protocol
 from amqpmesh.router.config.urls import Endpoint, Service, is_loopback
-from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, PermanentError, is_refused, reason
+from amqpmesh.router.io.dialing import LASTING, Backoff, Opener, PermanentError, is_refused
 from amqpmesh.router.io.dns import LookUp, NoServerError, endpoints
 from amqpmesh.router.io.handshake import Identity, SecuredStream
 from amqpmesh.router.io.secured_stream import TlsStream
 from amqpmesh.router.io.streams import TcpStream
-from amqpmesh.router.io.tls import untrusted_reason
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.model.redirects import redirect_of
+from amqpmesh.router.runtime.connector_ends import end_reason, failure_text
 from amqpmesh.router.runtime.tenant_connectors import TenantConnectors
-from amqpmesh.router.statistics.configured import (
-    ConnectorState,
-    ConnectorStatistics,
-    ContainerLinkState,
-    ContainerLinkStatistics,
-)
+from amqpmesh.router.statistics.configured import ConnectorState, ConnectorStatistics
 
 if TYPE_CHECKING:
     from amqpmesh.policies.redirect import Redirect
@@ -49,6 +43,9 @@ REPEAT_TIME: Final = 60.0
 
 QUICK_ROUNDS: Final = 10
 """Failed rounds in a row before the pauses of a mesh connector grow: routers that start together connect soon."""
+
+MOST_WANTED: Final = 8
+"""Routers that an `open` names: it must be short, for workers that hand the connection over."""
 
 ServeConnection = Callable[[Callable[[], Awaitable[None]], trio.abc.Stream, str], Awaitable[None]]
 """A function that serves a connection, given its stream and its connector's name, until it ends or the router
@@ -208,7 +205,7 @@ class Connector:
                 except trio.TooSlowError:
                     ended = Ended(f"no connection in {DIAL_TIME:g} s")
                 except (OSError, trio.BrokenResourceError) as failure:
-                    ended = Ended(_failure_text(failure, mesh=self.config.is_mesh))
+                    ended = Ended(failure_text(failure, mesh=self.config.is_mesh))
                     mesh = self._driver.core.mesh
                     if mesh is not None and self._neighbour is not None and not remaining and is_refused(failure):
                         mesh.routes.lane_links.resumed.gone(self._neighbour, trio.current_time())
@@ -293,7 +290,7 @@ class Connector:
         finally:
             self._end_beside()
             self._record = None
-        why = _end_reason(self.config, record, transport.read_error, endpoint)
+        why = end_reason(self.config, record, transport.read_error, endpoint)
         redirected_to = None
         told = record.closed.error if record.closed is not None and record.closed.by_peer else None
         if told is not None and told.condition == ConnectionCondition.REDIRECT:
@@ -343,7 +340,19 @@ class Connector:
             hostname=chain.place.hostname,
             redirected=chain.is_redirected and not self._is_named(chain.place),
             lanes_of=lanes_of,
+            wanted=self._wanted(endpoint),
         )
+
+    def _wanted(self, endpoint: Endpoint) -> list[str]:
+        """Return the routers that a connection is wanted to, if there are several behind its place.
+
+        First comes the one that the last connection led to: another connector may be about to come back to another one.
+        """
+        mesh = self._driver.core.mesh
+        if mesh is None or not self.config.is_mesh or endpoint.is_unix:
+            return []
+        awaited = mesh.routes.lane_links.resumed.awaited()
+        return sorted(awaited, key=lambda each: each != self._neighbour)[:MOST_WANTED]
 
     def _end_beside(self) -> None:
         beside, self._beside = self._beside, None
@@ -363,7 +372,7 @@ class Connector:
             report(record)
             transport = self._transport(record, stream, None)
             await self._serve_connection(transport.run, stream, self.name)
-            return _end_reason(self.config, record, transport.read_error, endpoint)
+            return end_reason(self.config, record, transport.read_error, endpoint)
 
         return TenantConnectors(self.name, mesh, self._driver, self._network.backoff, self._run_task, connect)
 
@@ -457,43 +466,3 @@ async def _through_websocket(stream: trio.abc.Stream, place: PeerAddress) -> tri
         if isinstance(error, PermanentError):  # a connector tries again whatever the reason
             raise trio.BrokenResourceError from error.error
         raise
-
-
-def _failure_text(failure: OSError | trio.BrokenResourceError, *, mesh: bool) -> str:
-    cause = failure.__cause__
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"TLS: {untrusted_reason(cause, mesh=mesh)}"
-    return reason(failure)
-
-
-def _end_reason(
-    connector: ConnectorConfig, record: ConnectionRecord, read_error: str | None, endpoint: Endpoint
-) -> str:
-    """Return the reason why a connection ended. Args: read_error: the transport's."""
-    negotiation, closed = record.engine.negotiation, record.closed
-    if negotiation.foreign:
-        return foreign_protocol(negotiation.foreign)
-    if negotiation.refusal:
-        return f"not let in: {negotiation.refusal}"
-    if closed is not None and closed.error is not None:
-        who = "the peer" if closed.by_peer else "the router"
-        about = f": {closed.error.description}" if closed.error.description else ""
-        return f"{who} closed the connection ({closed.error.condition}){about}"
-    if record.engine.remote is not None:
-        return read_error or "the peer is gone"
-    if not (endpoint.secure or endpoint.is_websocket):
-        hint = ": does it want TLS (amqps://)?"
-    else:  # a TLS 1.3 server checks our certificate after our handshake, and may not say why it refuses it
-        hint = ": does it believe our certificate?" if connector.shows_certificate else ""
-    return f"{read_error or 'the peer closed before it answered'}{hint}"
-
-
-def explained(link: ContainerLinkStatistics, connectors: Iterable[ConnectorStatistics]) -> ContainerLinkStatistics:
-    """Return a link's statistics with the reason of its connector, if the connector has no connection."""
-    if link.state is not ContainerLinkState.DISCONNECTED:
-        return link
-    connector = next((each for each in connectors if each.name == link.connector), None)
-    if connector is None:
-        return link
-    reason = f"connector {connector.name} is {connector.state}" + (f": {connector.reason}" if connector.reason else "")
-    return replace(link, reason=reason)

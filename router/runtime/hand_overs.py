@@ -1,8 +1,9 @@
-"""Connections that one worker hands over to another: to the one that the address of their first attach lives at.
+"""Connections that one worker hands over to another: to the one that the address of their first attach lives at; those
+of other routers to the one that their `open` asks for, since it has their lanes.
 
-The worker that has accepted a connection serves it up to its first attach. Then it sends the other worker the socket,
-the identity that the peer has proved, and all that was read behind the SASL layer. The other worker replays these
-octets, and answers the attach. If it refuses the connection or is gone, the first one goes on.
+The worker that has accepted a connection serves it up to its first attach, or its `open`. Then it sends the other
+worker the socket, the identity that the peer has proved, and all that was read behind the SASL layer. The other worker
+replays these octets, and answers the attach. If it refuses the connection or is gone, the first one goes on.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from amqpmesh.router.amqp.events import ConnectionOpened
 from amqpmesh.router.amqp.frames import protocol_header
 from amqpmesh.router.amqp.negotiation import AMQP_ID
 from amqpmesh.router.attach.homes import Homes
 from amqpmesh.router.config.workers import hand_over_path
+from amqpmesh.router.endpoint_setup import wanted
 from amqpmesh.router.io.handshake import Identity
 from amqpmesh.router.io.streams import BridgedStream, TcpStream
 from amqpmesh.router.logs import event_log
+from amqpmesh.router.mesh.member import is_between_workers
 from amqpmesh.router.runtime.worker_channels import PACKET, Channel, Door, close_all
 from amqpmesh.topology.workers import worker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
+    from typing import TypeAlias
 
     from amqpmesh.router.amqp.events import LinkAttached
     from amqpmesh.router.config.mesh import WorkerConfig
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.accepted import AcceptedTransport
     from amqpmesh.router.runtime.polled import PolledTransport
     from amqpmesh.router.runtime.poller import Poller
+
+    _Leading: TypeAlias = LinkAttached | ConnectionOpened
 
 log = event_log.EventLog("amqpmesh.io")
 
@@ -98,7 +105,7 @@ class Arrival(NamedTuple):
     output: bytes
     """Output that was not written. With `skip` -1, it replaces that of the replay."""
     received: bytes
-    """All input since AMQP's protocol header, up to the first attach and beyond."""
+    """All input since AMQP's protocol header, up to the event and beyond that leads to the other worker."""
 
 
 class _Move:
@@ -109,11 +116,11 @@ class _Move:
         channel: Channel,
         transport: PolledTransport,
         record: ConnectionRecord,
-        event: LinkAttached,
+        event: _Leading,
         kept: bytes,
         send: Callable[[_Move], object],
     ) -> None:
-        """Args: event: the attach that leads to the other worker. kept: the input up to it. send: sends this object."""
+        """Args: event: it leads to the other worker. kept: the input up to it. send: sends this object."""
         self.channel = channel
         self.transport = transport
         self.record = record
@@ -205,8 +212,8 @@ class HandOvers:
         self._homes = Homes(core.context, core.lookup, worker, self._is_alive)
         #: Connections without an attach so far.
         self._fresh: dict[ConnectionRecord, PolledTransport] = {}
-        #: Connections from other workers whose input is replayed, each with its first attach.
-        self._arriving: dict[ConnectionRecord, LinkAttached | None] = {}
+        #: Connections from other workers whose input is replayed, each with the event that has led here.
+        self._arriving: dict[ConnectionRecord, _Leading | None] = {}
         #: Channels to other workers, and what each of them has not answered.
         self._channels: dict[int, Channel] = {}
         self._under_way: dict[Channel, dict[int, _Move]] = {}
@@ -219,8 +226,9 @@ class HandOvers:
         core.context.leads_away = self._leads_away
 
     def welcome(self, record: ConnectionRecord, transport: PolledTransport) -> None:
-        """Keep the input of a new connection until its first attach."""
-        if self._is_stopped or record.role != "normal":
+        """Keep the input of a new connection until its first attach, or its `open` if it is a router's."""
+        is_routers = record.role == "mesh" and not is_between_workers(record)
+        if self._is_stopped or not (record.role == "normal" or is_routers):
             return
         record.engine.negotiation.keeps_input = True
         self._fresh[record] = transport
@@ -267,7 +275,7 @@ class HandOvers:
 
     # ----------------------------------------------------------------------------------------------------- handing over
 
-    def _leads_away(self, record: ConnectionRecord, event: LinkAttached) -> bool:
+    def _leads_away(self, record: ConnectionRecord, event: _Leading) -> bool:
         """See `Context.leads_away`."""
         if record in self._arriving:
             self._arriving[record] = event
@@ -286,12 +294,21 @@ class HandOvers:
         record.engine.flow_state.work = 0  # the core stops here
         return True
 
-    def _channel_for(self, record: ConnectionRecord, event: LinkAttached) -> Channel | None:
+    def _channel_for(self, record: ConnectionRecord, event: _Leading) -> Channel | None:
         """Return the channel to the worker that serves a connection from now on; None: this worker does."""
-        number = self._homes.of_attach(record, event)
+        if isinstance(event, ConnectionOpened):
+            number = self._wanted(wanted(event.open))
+        else:
+            number = self._homes.of_attach(record, event)
         if number is None or number == self._worker.number:
             return None
         return self._channels.get(number)
+
+    def _wanted(self, routers: Collection[str]) -> int | None:
+        """Return the number of the first worker that runs, of those among some routers; None: none is."""
+        workers = {worker_of(self._worker.name, each): each for each in range(1, self._worker.count + 1)}
+        numbers = (workers[each] for each in routers if each in workers)
+        return next((each for each in numbers if each == self._worker.number or self._is_alive(each)), None)
 
     def _is_alive(self, number: int) -> bool:
         """Return whether a worker takes connections up; open a channel to it if there is none."""

@@ -12,7 +12,7 @@ from amqpmesh.router.management.runtime_marks import with_settings
 from amqpmesh.router.management.snapshot import take_snapshot
 from amqpmesh.router.management.user_list import listed_users
 from amqpmesh.router.management.views import Numbers, TenantViews
-from amqpmesh.router.runtime.connectors import explained
+from amqpmesh.router.runtime.connector_ends import explained
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

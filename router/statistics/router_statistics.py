@@ -80,7 +80,9 @@ class RouterStatistics(Outcomes):
     limited: int
     """Connections, sessions, links and dynamic nodes refused because of a limit of the policy."""
     handed_over: int
-    """Connections handed over to another worker of this router, at which the address of their first link lives."""
+    """Connections handed over to another worker of this router: the address of their first link lives there, or it has
+    the lanes of the router that has connected.
+    """
     taken_up: int
     """Connections taken up from other workers of this router."""
     irregular: int

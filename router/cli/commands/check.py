@@ -40,10 +40,6 @@ def check(given: argparse.Namespace) -> int:
     if (given.workers or 1) > 1 and _uses_resumption(config):
         consequence = "a client that comes back at another worker is told that nothing is known of its deliveries"
         _warn(f"{given.config}: resumption: works within one worker: {consequence}")
-    has_neighbours = any(each.role == "mesh" for each in config.listeners)
-    if (given.workers or 1) > 1 and has_neighbours and config.mesh is not None and config.mesh.resume:
-        consequence = "a neighbour that comes back at another worker waits for its lanes in vain, for as long as that"
-        _warn(f"{given.config}: mesh.resume: works within one worker: {consequence}")
     if given.print:
         print("\n".join(lines(config)))
     return Exit.DONE
