@@ -1,6 +1,6 @@
 """The speed of Spark's reading from a router: 200-byte rows a second in `local[2]`, and the CPU of each process.
 
-    python -m benchmarks.connector [--messages 2000000] [--output build/connector.json]
+    python -m benchmarks.connector [--messages 2000000] [--links 1] [--output build/connector.json]
 
 The load generator sends unsettled messages through a router to one stream. The time is the sender's, from its first
 message to its last outcome, which comes when the micro-batch is committed. Before the measurement some messages are
@@ -38,7 +38,7 @@ max_unsettled = 200_000
 """
 SINKS = ("noop", "parquet")
 COLUMNS = {"all": None, "body": "body binary"}
-READER = "python_streaming_source_runner"
+READERS = "python_streaming_source_runner", "amqpmesh.pipeline.connector.link_process"
 WORKER = "pyspark.daemon"
 
 
@@ -52,7 +52,7 @@ def of_java(java: int) -> dict[str, list[int]]:
         except OSError:
             continue  # it has just ended
         if java in ancestors:
-            if READER in command:
+            if any(each in command for each in READERS):
                 parts["reader"].append(int(each.name))
             elif WORKER in command:
                 parts["executors"].append(int(each.name))
@@ -68,8 +68,8 @@ def _ancestors(pid: int) -> list[int]:
 
 
 @contextmanager
-def streaming(spark: SparkSession, url: str, sink: str, schema: str | None) -> Iterator[StreamingQuery]:
-    reader = spark.readStream.format("amqp").options(url=url, address="bench-0")
+def streaming(spark: SparkSession, url: str, sink: str, schema: str | None, links: int) -> Iterator[StreamingQuery]:
+    reader = spark.readStream.format("amqp").options(url=url, address="bench-0", links=links)
     rows = (reader.schema(schema) if schema else reader).load()
     with tempfile.TemporaryDirectory() as folder:
         writer = rows.writeStream.format(sink).option("checkpointLocation", f"{folder}/checkpoint")
@@ -95,12 +95,12 @@ def send(url: str, count: int) -> dict[str, Any]:
         return sender.result()
 
 
-def measure(spark: SparkSession, sink: str, schema: str | None, count: int) -> dict[str, float]:
+def measure(spark: SparkSession, sink: str, schema: str | None, count: int, links: int) -> dict[str, float]:
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "router.toml"
         config.write_text(CONFIG)
-        with server("amqpmesh", "run", str(config)) as (url, router), streaming(spark, url, sink, schema):
+        with server("amqpmesh", "run", str(config)) as (url, router), streaming(spark, url, sink, schema, links):
             send(url, int(count * WARM))
             parts = {"router": [router], **of_java(java)}
             before = {name: spent(pids) for name, pids in parts.items()}
@@ -114,20 +114,19 @@ def measure(spark: SparkSession, sink: str, schema: str | None, count: int) -> d
 
 
 def main() -> None:
-    from amqpmesh.pipeline.connector.datasource import register
     from amqpmesh.pipeline.session import session
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=2_000_000, help="that count; default: 2000000")
+    parser.add_argument("--links", type=int, default=1, help="links of the stream; default: 1")
     parser.add_argument("--output", type=Path, default=Path("build/connector.json"))
     options = parser.parse_args()
     spark = session("connector", "local[2]", {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
-    register(spark)
     results: dict[str, dict[str, float]] = {}
     rows = []
     for sink in SINKS:
         for columns, schema in COLUMNS.items():
-            found = results[f"{sink}, {columns}"] = measure(spark, sink, schema, options.messages)
+            found = results[f"{sink}, {columns}"] = measure(spark, sink, schema, options.messages, options.links)
             parts = [found[f"{name}_us"] for name in ("sender", "router", "reader", "java", "executors")]
             cells = [f"{found['rows_per_second']:,.0f}/s", *(f"{each:.1f}" for each in parts), f"{sum(parts):.1f}"]
             rows.append((f"{sink}, {columns}", cells))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from amqpmesh.pipeline.connector.intake import Intake
+from amqpmesh.pipeline.connector.intake import Intake, wait_for
+from amqpmesh.pipeline.connector.offers import carried
 from amqpmesh.pipeline.connector.options import MIB, Acquire
-from amqpmesh.pipeline.connector.rows import batch, carried
+from amqpmesh.pipeline.connector.rows import batch
 from amqpmesh.pipeline.connector.stream import ROWS
 from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
 
@@ -52,7 +53,7 @@ class AmqpBatchReader(DataSourceReader):
             first = 0
             while left != 0:
                 enough = ROWS if left is None else min(ROWS, left)
-                if not intake.wait(options["quiet"], deadline, enough=enough):
+                if not wait_for(lambda: [intake.state()], options["quiet"], deadline, enough=enough):
                     break
                 taken = intake.take(enough, OCTETS)
                 yield batch(carried(taken.payloads, taken.deliveries), self._shape, epoch="", first=first)

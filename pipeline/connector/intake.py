@@ -20,7 +20,7 @@ from amqpmesh.router.client.batch_receiver import batch_receiver
 from amqpmesh.router.client.links.attach_options import ReceiverOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from amqpmesh.pipeline.connector.options import Options
     from amqpmesh.router.amqp.standard.messaging import Source
@@ -39,8 +39,8 @@ NOTE: Final = 0.1
 """Seconds between two notes of how many deliveries have come."""
 
 
-class Lag(NamedTuple):
-    """Deliveries that have come and are not accepted."""
+class State(NamedTuple):
+    """A link at one moment, in deliveries that have come and are not accepted."""
 
     waiting: int
     """Those that can be taken."""
@@ -48,6 +48,12 @@ class Lag(NamedTuple):
     """All of them: those that were taken, too."""
     oldest: float
     """Seconds since the first of them has come, to `NOTE`."""
+    received: int
+    """All that ever came, accepted or not."""
+    is_full: bool
+    """True if no more can arrive before some are accepted."""
+    is_attached: bool
+    """False while a lost link is not back."""
 
 
 class Intake:
@@ -110,27 +116,16 @@ class Intake:
         thread.join(LEAVE_TIME)
         self._thread = None
 
-    def waiting(self) -> int:
-        """Return the number of deliveries that can be taken now. Raises: as `take`."""
-        return self._call(lambda receiver: receiver.waiting)
+    def state(self) -> State:
+        """Return the state of the link now. Raises: as `take`."""
 
-    def received(self) -> int:
-        """Return the number of all deliveries received. Raises: as `take`."""
-        return self._call(lambda receiver: receiver.received)
-
-    def lag(self) -> Lag:
-        """Return how many deliveries are not accepted, and for how long. Raises: as `take`."""
-
-        def lag(receiver: BatchReceiver) -> Lag:
+        def state(receiver: BatchReceiver) -> State:
             self._note(receiver)
             oldest = time.monotonic() - self._notes[0][0] if self._notes else 0.0
-            return Lag(receiver.waiting, receiver.undecided, oldest)
+            now = receiver.waiting, receiver.undecided, oldest, receiver.received
+            return State(*now, receiver.is_full, receiver.is_attached)
 
-        return self._call(lag)
-
-    def is_full(self) -> bool:
-        """Return True if no more can arrive before some are accepted. Raises: as `take`."""
-        return self._call(lambda receiver: receiver.is_full)
+        return self._call(state)
 
     def take(self, count: int, octets: int) -> Batch:
         """Return up to `count` deliveries of up to `octets` in all; at least one if there is any, whatever its size.
@@ -145,29 +140,7 @@ class Intake:
         """
         return self._call(lambda receiver: receiver.accept(taken))
 
-    def wait(self, quiet: float, deadline: float, *, enough: int) -> int:
-        """Wait until `enough` deliveries can be taken, none has arrived for `quiet` seconds, or no more can arrive.
-
-        The wait ends at `deadline` (`time.monotonic`) in any case.
-        Returns: how many can be taken. Raises: as `take`.
-        """
-        received = self.received()
-        last = time.monotonic()
-        while True:
-            waiting = self.waiting()
-            if waiting >= enough or (waiting and self.is_full()):
-                return waiting
-            now, came = time.monotonic(), self.received()
-            if came != received or not self._is_attached():
-                received, last = came, now
-            if now - last >= quiet or now >= deadline:
-                return waiting
-            time.sleep(min(POLL, quiet))
-
     # ------------------------------------------------------------------------------------------------- between threads
-
-    def _is_attached(self) -> bool:
-        return self._call(lambda receiver: receiver.is_attached)
 
     def _call(self, function: Callable[[BatchReceiver], T]) -> T:
         """Call a function in the thread of the connection."""
@@ -244,3 +217,24 @@ class Intake:
 
     def _terms(self) -> ReceiverOptions:
         return ReceiverOptions(max_message_size=self._options["maxMessageSize"], source=self._source)
+
+
+def wait_for(states: Callable[[], Sequence[State]], quiet: float, deadline: float, *, enough: int) -> int:
+    """Wait until `enough` deliveries can be taken, none has arrived for `quiet` seconds, or no more can arrive.
+
+    The wait ends at `deadline` (`time.monotonic`) in any case.
+    Args: states: of all links of one reader.
+    Returns: how many can be taken.
+    """
+    received, last = sum(each.received for each in states()), time.monotonic()
+    while True:
+        links = states()
+        waiting = sum(each.waiting for each in links)
+        if waiting >= enough or (waiting and all(each.is_full for each in links)):
+            return waiting
+        now, came = time.monotonic(), sum(each.received for each in links)
+        if came != received or not all(each.is_attached for each in links):
+            received, last = came, now
+        if now - last >= quiet or now >= deadline:
+            return waiting
+        time.sleep(min(POLL, quiet))

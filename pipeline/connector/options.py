@@ -209,7 +209,13 @@ TABLE: Final = (
         default=16 * MIB,
     ),
     Option(
-        "partitions", Use.STREAM, _whole(1, 10_000), "The most tasks of a micro-batch.", default=2
+        "partitions", Use.STREAM, _whole(1, 10_000),
+        "The most tasks of a micro-batch; with several `links`, one more for each of them.", default=2,
+    ),
+    Option(
+        "links", Use.STREAM, _whole(1, 64),
+        "The links that receive from the address, each in a process of its own on the driver's host if there are "
+        "several. They divide `credit` and `maxBytesPerBatch` equally.", default=1,
     ),
     Option(
         "quiet", Use.READ, _seconds(0.01, 3600),
@@ -296,6 +302,8 @@ class Options:
         return self._values[name]
 
     def _agree(self) -> None:
+        if "links" in self._values and self.credit < self["links"]:
+            raise CommandError(f"option links: {self['links']} links cannot divide a credit of {self.credit}")
         if (self["user"] is None) != (self["passwordFile"] is None):
             raise CommandError("options user and passwordFile: one is of no use without the other")
         if self["key"] is not None and self["certificate"] is None:

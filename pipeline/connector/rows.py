@@ -37,8 +37,6 @@ from amqpmesh.router.kernel import skip
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from amqpmesh.router.kernel import Delivery
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -49,21 +47,11 @@ class Shape:
     keep: KeepPayload = KeepPayload.ERRORS
 
 
-CARRIED: Final = pa.schema([("payload", pa.binary()), ("tag", pa.binary()), ("format", pa.int64())])
-"""Received deliveries: the octets of each, its tag and its message-format."""
-
-
-def carried(payloads: list[bytes], deliveries: list[Delivery]) -> pa.RecordBatch:
-    """Return deliveries in the form for `batch`. Args: payloads: all octets of each delivery."""
-    tags = [delivery.tag for delivery in deliveries]
-    return pa.record_batch([payloads, tags, [delivery.message_format for delivery in deliveries]], schema=CARRIED)
-
-
 class Conversion:
     """The conversion of received deliveries to rows."""
 
     def __init__(self, carried: pa.RecordBatch, epoch: str, first: int) -> None:
-        """Args: carried: as `CARRIED`. epoch, first: the position of the first one in its stream."""
+        """Args: carried: as `offers.CARRIED`. epoch, first: the position of the first one in its stream."""
         self.carried = carried
         self.epoch = epoch
         self.first = first

@@ -1,8 +1,8 @@
 """Stream reads: deliveries stay unsettled here until Spark has committed their micro-batch.
 
 Spark starts one process for each query, which lives as long as the query, and asks its reader for offsets, partitions
-and commits. That process holds the connection. An offset is a number of deliveries within an *epoch*, one life of that
-process.
+and commits. That process holds the connection; with several links, each has a process that it starts. An offset is a
+number of deliveries within an *epoch*, one life of that process.
 A range of another epoch is empty here: its deliveries were never accepted, and the peer sends them again.
 """
 
@@ -21,15 +21,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from amqpmesh.pipeline.connector.intake import Intake
-from amqpmesh.pipeline.connector.rows import CARRIED, Shape, batch, carried
+from amqpmesh.pipeline.connector.intake import wait_for
+from amqpmesh.pipeline.connector.rows import Shape, batch
+from amqpmesh.pipeline.connector.stream_links import Ask, Links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqpmesh.pipeline.connector.options import Options
-    from amqpmesh.router.client.links.batch_link import Batch
-    from amqpmesh.router.kernel import Delivery
 
 ROWS = 10_000
 """Rows of a record batch, and of a partition at least."""
@@ -50,15 +49,20 @@ class AmqpPartition(InputPartition):
 
 @dataclass(slots=True)
 class Told:
-    """Deliveries that were announced to Spark, from `first` on, and are not accepted yet."""
+    """Deliveries of one link that were announced to Spark, and are not accepted yet.
+
+    `first` is the position of the first one in the stream, and `begin` that in its link.
+    """
 
     first: int
-    taken: Batch
+    link: int
+    begin: int
+    count: int
 
     @property
     def end(self) -> int:
-        """The position behind these deliveries, where the next ones begin."""
-        return self.first + len(self.taken)
+        """The position in the stream behind these deliveries, where the next ones begin."""
+        return self.first + self.count
 
 
 class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -68,8 +72,10 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._shape = shape
         self._epoch = ""
-        self._intake: Intake | None = None
+        self._links: Links | None = None
         self._offered: deque[Told] = deque()
+        #: Deliveries of each link announced to Spark.
+        self._ends = [0] * options["links"]
         #: Deliveries of this epoch announced to Spark.
         self._end = 0
         #: With `availableNow`: the deadline, by `time.monotonic`.
@@ -102,48 +108,55 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark calls this only when the last micro-batch is in its commit log, so this accepts its deliveries, as
         `commit` does: for the last batch of an idle query Spark never calls `commit`.
         """
-        intake = self._started()
+        links = self._started()
         begin = self._position(start)
         self._accept(begin)
         if begin < self._end:
             return self._offset(self._end)  # announced before, and not yet made a batch
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options["maxRowsPerBatch"]
-        if self._deadline is not None and not self._wait(intake, count):
+        if self._deadline is not None and not self._wait(links, count):
             return start
-        taken = intake.take(count, self._options["maxBytesPerBatch"])
-        if not len(taken):
-            return start
-        self._offered.append(Told(self._end, taken))
-        self._end += len(taken)
-        return self._offset(self._end)
+        for link, taken in enumerate(links.take(count, self._options["maxBytesPerBatch"])):
+            if taken:
+                self._offered.append(Told(self._end, link, self._ends[link], taken))
+                self._ends[link] += taken
+                self._end += taken
+        return self._offset(self._end) if begin < self._end else start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the position of the received deliveries, and their lag, for the query's progress."""
-        if self._intake is None:
+        if self._links is None:
             return None
-        lag = self._intake.lag()
-        told = {"waiting": lag.waiting, "unsettled": lag.unsettled, "oldest_ms": round(lag.oldest * 1000)}
-        return {**self._offset(self._end + lag.waiting), **told}
+        states = self._links.states()
+        waiting = sum(each.waiting for each in states)
+        return {
+            **self._offset(self._end + waiting),
+            "waiting": waiting,
+            "unsettled": sum(each.unsettled for each in states),
+            "oldest_ms": round(max(each.oldest for each in states) * 1000),
+        }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[AmqpPartition]:
         """Return the deliveries from `start` to `end`; none, if those belong to another epoch."""
         begin, stop = self._position(start), self._position(end)
-        payloads: list[bytes] = []
-        deliveries: list[Delivery] = []
+        each = max(ROWS, -(-(stop - begin) // self._options["partitions"]))
+        asked: list[Ask] = []
+        firsts: list[int] = []
+        rows = 0
         for told in self._offered:
             first, last = max(begin, told.first), min(stop, told.end)
             if first < last:
-                cut = slice(first - told.first, last - told.first)
-                payloads += told.taken.payloads[cut]
-                deliveries += told.taken.deliveries[cut]
-        rows = len(payloads)
+                at = told.begin - told.first
+                asked.append(Ask(told.link, "written", (first + at, last + at, each)))
+                firsts.append(first)
+                rows += last - first
         if rows != max(0, stop - begin):
             raise RuntimeError(f"{rows} deliveries are here of {begin} to {stop}: others were accepted already")
-        if not rows:
-            return []
-        each = max(ROWS, -(-rows // self._options["partitions"]))
-        table = carried(payloads, deliveries)
-        return [AmqpPartition(self._epoch, begin + at, _written(table.slice(at, each))) for at in range(0, rows, each)]
+        return [
+            AmqpPartition(self._epoch, first + number * each, octets)
+            for first, streams in zip(firsts, self._started().all(asked) if asked else [], strict=True)
+            for number, octets in enumerate(streams)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition; this runs on an executor."""
@@ -162,20 +175,19 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Release deliveries that are not accepted: the query has ended. It may be called again meanwhile."""
-        if self._intake is not None:
-            self._intake.stop()
-            self._intake = None
+        if self._links is not None:
+            self._links.stop()
+            self._links = None
 
     # ---------------------------------------------------------------------------------------------------------- inside
 
-    def _started(self) -> Intake:
-        if self._intake is None:
-            octets = self._options["maxBytesPerBatch"]
-            intake = Intake(self._options, task="stream", credit=self._options.credit, memory=2 * octets)
+    def _started(self) -> Links:
+        if self._links is None:
+            links = Links(self._options)
             self._end_on_sigterm()
-            self._intake = intake
-            intake.start()
-        return self._intake
+            self._links = links
+            links.start()
+        return self._links
 
     def _end_on_sigterm(self) -> None:
         """Release deliveries on SIGTERM, with which Spark ends the process of a stopped query.
@@ -200,30 +212,23 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _accept(self, end: int) -> None:
         """Accept all deliveries before `end`, which are in Spark's commit log."""
+        ends: dict[int, int] = {}
         while self._offered and self._offered[0].first < end:
             told = self._offered[0]
-            if told.end <= end:
+            number = min(told.count, end - told.first)
+            ends[told.link] = told.begin + number
+            told.first, told.begin, told.count = told.first + number, told.begin + number, told.count - number
+            if not told.count:
                 self._offered.popleft()
-                part = told.taken
-            else:
-                part = told.taken.cut(end - told.first)
-                told.first = end
-            self._started().accept(part)
+        if ends:
+            self._started().all([Ask(link, "accept", (until,)) for link, until in ends.items()])
 
-    def _wait(self, intake: Intake, count: int) -> bool:
+    def _wait(self, links: Links, count: int) -> bool:
         """Wait for deliveries that arrive in time. Returns: True if there are some to take, or will be soon."""
         assert self._deadline is not None
         if self._is_over:
             return False
-        waiting = intake.wait(self._options["quiet"], self._deadline, enough=count)
+        waiting = wait_for(links.states, self._options["quiet"], self._deadline, enough=count)
         # If messages arrive faster than batches are processed, some always wait.
         self._is_over = time.monotonic() >= self._deadline
         return waiting > 0
-
-
-def _written(part: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, CARRIED) as stream:
-        stream.write_batch(part)
-    octets: bytes = sink.getvalue().to_pybytes()
-    return octets

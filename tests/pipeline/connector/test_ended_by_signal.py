@@ -1,7 +1,8 @@
-"""A reader whose process is ended while it stops: deliveries that are not accepted are released."""
+"""A reader whose process is ended: deliveries that are not accepted are released, by the links' processes too."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ from amqpmesh.pipeline.connector.options import Options, Use
 from amqpmesh.pipeline.connector.rows import Shape
 from amqpmesh.pipeline.connector.stream import AmqpStreamReader
 
-reader = AmqpStreamReader(Options({"url": sys.argv[1], "address": "q"}, Use.STREAM), Shape(("body",)))
+options = Options({"url": sys.argv[1], "address": "q", "links": sys.argv[3]}, Use.STREAM)
+reader = AmqpStreamReader(options, Shape(("body",)))
 start = reader.initialOffset()
 while not (report := reader.reportLatestOffset()) or report["seq"] < 3:
     reader.latestOffset(start, ReadMaxRows(3))
@@ -38,7 +40,7 @@ try:
     if sys.argv[2] == "stops":
         threading.Thread.join = joined
     else:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGKILL if sys.argv[2] == "is killed" else signal.SIGTERM)
 finally:
     reader.stop()
 """
@@ -51,10 +53,13 @@ def served() -> Iterator[Served]:
     served.end()
 
 
-@pytest.mark.parametrize("what", ["stops", "waits"])
-def test_what_is_not_accepted_is_released(what: str, served: Served) -> None:
+@pytest.mark.parametrize(
+    ("what", "links", "status"),
+    [("stops", "1", 0), ("waits", "1", 0), ("waits", "2", 0), ("is killed", "2", -signal.SIGKILL)],
+)
+def test_what_is_not_accepted_is_released(what: str, links: str, status: int, served: Served) -> None:
     outcomes = served.send("q", b"1", b"2", b"3")
-    command = [sys.executable, "-c", READER, served.url, what]
+    command = [sys.executable, "-c", READER, served.url, what, links]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (status, "")
     assert served.first(3, outcomes) == [Released()] * 3

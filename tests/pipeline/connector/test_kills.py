@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 PROGRAM = """
 import sys
 from amqpmesh.pipeline.session import session
-url, folder, master = sys.argv[1:]
+url, folder, master, links = sys.argv[1:]
 spark = session("kills", master, {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"})
-rows = spark.readStream.format("amqp").options(url=url, address="q", maxRowsPerBatch="300").load()
+rows = spark.readStream.format("amqp").options(url=url, address="q", maxRowsPerBatch="300", links=links).load()
 query = (
     rows.select("body", "error").writeStream.format("parquet")
     .option("checkpointLocation", folder + "/checkpoint").start(folder + "/sink")
@@ -44,9 +44,11 @@ CUT = 1200
 
 
 @contextmanager
-def streaming(url: str, folder: Path, master: str, env: Mapping[str, str] = ENVIRONMENT) -> Iterator[int]:
+def streaming(
+    url: str, folder: Path, master: str, env: Mapping[str, str] = ENVIRONMENT, links: int = 1
+) -> Iterator[int]:
     """Run a program that streams to a sink. Yields: the process id of its Java."""
-    command = [sys.executable, "-c", PROGRAM, url, str(folder), master]
+    command = [sys.executable, "-c", PROGRAM, url, str(folder), master, str(links)]
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
@@ -114,12 +116,12 @@ def test_the_router_is_killed_and_comes_back(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_drivers_java_is_killed_in_the_middle_of_a_batch(served: Served, tmp_path: Path) -> None:
     with Persistent(served.url, COUNT) as sender:
-        with streaming(served.url, tmp_path, "local[2]") as java:
+        with streaming(served.url, tmp_path, "local[2]", links=2) as java:
             sender.until(COUNT // 3)
             os.kill(java, signal.SIGKILL)
             served.until(lambda: not any(is_receiver(link) for link in served.router.statistics().links))
             agree(sender, tmp_path)
-        with streaming(served.url, tmp_path, "local[2]"):
+        with streaming(served.url, tmp_path, "local[2]", links=2):
             sender.until(COUNT)
             agree(sender, tmp_path)
 

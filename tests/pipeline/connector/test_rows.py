@@ -13,8 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqpmesh import AmqpSequence, AmqpValue, Char, Data, Described, Message, Symbol, Timestamp, UInt, ULong
 from amqpmesh.pipeline.connector.columns import BY_NAME, TABLE, arrow_schema, documented, spark_schema
+from amqpmesh.pipeline.connector.offers import CARRIED
 from amqpmesh.pipeline.connector.options import BodyFormat, KeepPayload
-from amqpmesh.pipeline.connector.rows import CARRIED, Shape, batch
+from amqpmesh.pipeline.connector.rows import Shape, batch
 
 ALL = tuple(BY_NAME)
 PAST = 2**62

@@ -13,8 +13,9 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 from amqpmesh import Data, Delivery, Message, Timestamp, UInt
 from amqpmesh.pipeline.connector.columns import arrow_schema
 from amqpmesh.pipeline.connector.datasource import AmqpDataSource
+from amqpmesh.pipeline.connector.offers import CARRIED
 from amqpmesh.pipeline.connector.options import BodyFormat, Options, Use
-from amqpmesh.pipeline.connector.rows import CARRIED, Shape, batch
+from amqpmesh.pipeline.connector.rows import Shape, batch
 from amqpmesh.pipeline.connector.sending import RowError
 from amqpmesh.pipeline.connector.writer import AmqpBatchWriter
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError

@@ -1,0 +1,113 @@
+"""Deliveries of one link of a stream: taken for micro-batches, written as partitions, accepted when Spark committed."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from amqpmesh.pipeline.connector.intake import Intake, State
+
+if TYPE_CHECKING:
+    from amqpmesh.pipeline.connector.options import Options
+    from amqpmesh.router.client.links.batch_link import Batch
+    from amqpmesh.router.kernel import Delivery
+
+
+CARRIED: Final = pa.schema([("payload", pa.binary()), ("tag", pa.binary()), ("format", pa.int64())])
+"""Received deliveries: the octets of each, its tag and its message-format."""
+
+
+def carried(payloads: list[bytes], deliveries: list[Delivery]) -> pa.RecordBatch:
+    """Return deliveries in the form for `rows.batch`. Args: payloads: all octets of each delivery."""
+    tags = [delivery.tag for delivery in deliveries]
+    return pa.record_batch([payloads, tags, [delivery.message_format for delivery in deliveries]], schema=CARRIED)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Deliveries that were taken, from `first` on, and are not accepted yet."""
+
+    first: int
+    batch: Batch
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.batch)
+
+
+class Offers:
+    """The deliveries of one link, by their position: the number of deliveries that were taken from it before."""
+
+    def __init__(self, options: Options, number: int = 0) -> None:
+        """Args: number: of the link; each has an equal part of the credit and of the memory."""
+        links = options["links"]
+        credit = options.credit // links + (number < options.credit % links)
+        memory = max(1, 2 * options["maxBytesPerBatch"] // links)
+        self._intake = Intake(options, task="stream", credit=credit, memory=memory)
+        self._taken: deque[_Taken] = deque()
+        self._end = 0
+
+    def start(self) -> None:
+        """Connect and attach. Raises: AmqpMeshError: the peer refuses it, or there is no link in time."""
+        self._intake.start()
+
+    def stop(self) -> None:
+        """Release the deliveries that are not accepted, and close."""
+        self._intake.stop()
+
+    def state(self) -> State:
+        """Return the state now. Raises: AmqpMeshError: the link has ended for good, or is away for too long."""
+        return self._intake.state()
+
+    def take(self, count: int, octets: int) -> int:
+        """Take up to `count` deliveries of up to `octets` in all, at least one if there is any. Raises: as `state`.
+
+        Returns: how many were taken; their positions follow those of the last ones.
+        """
+        batch = self._intake.take(count, octets)
+        if len(batch):
+            self._taken.append(_Taken(self._end, batch))
+            self._end += len(batch)
+        return len(batch)
+
+    def written(self, begin: int, end: int, each: int) -> list[bytes]:
+        """Return the deliveries of some positions as Arrow streams, each of `each` rows, the last of fewer.
+
+        Raises: RuntimeError: some of them were accepted, or never taken.
+        """
+        payloads: list[bytes] = []
+        deliveries: list[Delivery] = []
+        for taken in self._taken:
+            first, last = max(begin, taken.first), min(end, taken.end)
+            if first < last:
+                cut = slice(first - taken.first, last - taken.first)
+                payloads += taken.batch.payloads[cut]
+                deliveries += taken.batch.deliveries[cut]
+        rows = len(payloads)
+        if rows != end - begin:
+            raise RuntimeError(f"{rows} deliveries are here of {begin} to {end}: others were accepted already")
+        table = carried(payloads, deliveries)
+        return [_stream(table.slice(at, each)) for at in range(0, rows, each)]
+
+    def accept(self, end: int) -> None:
+        """Accept all deliveries before a position. Raises: as `state`."""
+        while self._taken and self._taken[0].first < end:
+            taken = self._taken[0]
+            if taken.end <= end:
+                self._taken.popleft()
+                part = taken.batch
+            else:
+                part = taken.batch.cut(end - taken.first)
+                taken.first = end
+            self._intake.accept(part)
+
+
+def _stream(part: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, CARRIED) as stream:
+        stream.write_batch(part)
+    octets: bytes = sink.getvalue().to_pybytes()
+    return octets
