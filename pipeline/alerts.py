@@ -37,7 +37,11 @@ MOST_TOLD: Final = 200
 """Alerts in a document at most, the worst; the others are counted."""
 
 MOST_KNOWN: Final = 10_000
-"""Episodes of a target that are remembered at most; those that ended first are forgotten."""
+"""Episodes of a target that are remembered at most.
+
+Those that ended before the time that is asked about are forgotten first. What could not be remembered is not told: it
+would be told again each time.
+"""
 
 LONGEST_TEXT: Final = 1_000
 """Characters of a text in an alert at most: clients choose names."""
@@ -88,8 +92,11 @@ Known = dict[str, Episode]
 
 def news(
     found: Iterable[Finding], known: Known, now: int, quiet: int, *, least: Severity, since: int
-) -> tuple[list[Alert], Known]:
+) -> tuple[list[Alert], Known, int]:
     """Return the alerts that a target does not have yet, the worst first, and what it knows with them.
+
+    The third value is the number of places of which nothing is told, since no more can be remembered. What goes on is
+    preferred to what is over, then the more severe, then what was told before, then what was seen last.
 
     Args: found: the findings of the last run. known: it is not modified. now, since: ns since 1970; episodes that were
         over before `since` are not told. quiet: ns without a row, after which an episode is over. least: severities
@@ -101,7 +108,7 @@ def news(
         if order.index(Severity(each.severity)) >= order.index(least):
             by_place[digest(each.job, each.place)].append(each)
     after = {place: Episode(each.begin, each.end, each.is_over, each.alert) for place, each in known.items()}
-    told: list[Alert] = []
+    told: list[tuple[str, Alert]] = []
     for place, together in by_place.items():
         for begin, end, finding in _merged(together, now, quiet):
             episode = after.get(place)
@@ -112,22 +119,39 @@ def news(
                 continue
             if episode is not None:
                 if not episode.is_over:
-                    told.append(_ended(episode))
+                    told.append((place, _ended(episode)))
                 begin = max(begin, episode.end + 1)
             alert = _alert(finding, digest(place, begin), begin, end)
             after[place] = Episode(begin, end, False, asdict(alert))
             is_over = after[place].is_over = end < now - quiet
             if not is_over:
-                told.append(alert)
+                told.append((place, alert))
             elif end >= since:
-                told.append(_ended(after[place]))
-    for episode in after.values():
+                told.append((place, _ended(after[place])))
+    for place, episode in after.items():
         if not episode.is_over and episode.end < now - quiet:
-            told.append(_ended(episode))
+            told.append((place, _ended(episode)))
             episode.is_over = True
-    told.sort(key=lambda each: (-order.index(Severity(each.severity)), each.begin, each.id))
-    kept = sorted(after.items(), key=lambda each: (not each[1].is_over, each[1].end))[-MOST_KNOWN:]
-    return told, dict(kept)
+    kept, untold = _remembered(after, known, since)
+    some = [alert for place, alert in told if place not in untold]
+    some.sort(key=lambda each: (-order.index(Severity(each.severity)), each.begin, each.id))
+    return some, kept, len(untold)
+
+
+def _remembered(after: Known, known: Known, since: int) -> tuple[Known, set[str]]:
+    """Return the episodes to remember, and the new ones for which there is no room. Args: as of `news`."""
+    order = list(Severity)
+
+    def rank(place: str) -> tuple[bool, bool, int, bool, int]:
+        episode = after[place]
+        is_needed = not episode.is_over or episode.end >= since  # else it is told by no run
+        severity = order.index(Severity(episode.alert["severity"]))
+        return is_needed, not episode.is_over, severity, place in known, episode.end
+
+    places = sorted(after, key=rank)
+    left_out = places[:-MOST_KNOWN]
+    untold = {each for each in left_out if each not in known and rank(each)[0]}
+    return {each: after[each] for each in places[-MOST_KNOWN:]}, untold
 
 
 def document(alerts: Sequence[Alert], now: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from amqpmesh.pipeline.cost_search import USUAL, Effort
 from amqpmesh.pipeline.deliveries import DYNAMIC, MANAGEMENT
 from amqpmesh.pipeline.graphs import Graph
 from amqpmesh.pipeline.plan import HARM, proposed
-from amqpmesh.pipeline.result_rows import VIEWS, opened, time_of
+from amqpmesh.pipeline.result_rows import VIEWS, NoTableError, opened, time_of
 from amqpmesh.router.amqp.errors import CommandError
 
 if TYPE_CHECKING:
@@ -72,10 +73,17 @@ class Outlook:
 
 
 def graph(out: str) -> Graph:
-    """Read the recorded graph from the table `plan/links`. Raises: CommandError: the job `plan` has not run."""
+    """Read the recorded graph from the table `plan/links`, with the routers that have recorded and have no links.
+
+    Raises: CommandError: the job `plan` has not run.
+    """
     table = opened(out, VIEWS["plan/links"]).to_table(columns=["router", "neighbour", "cost_before"])
     edges = {(row["router"], row["neighbour"]): row["cost_before"] for row in table.to_pylist()}
-    return Graph(edges, {router for edge in edges for router in edge})
+    recorders: set[str] = set()
+    with suppress(NoTableError):
+        for batch in opened(out, VIEWS["ingest"]).to_batches(columns=["router"]):
+            recorders.update(pc.unique(batch["router"]).to_pylist())
+    return Graph(edges, {router for edge in edges for router in edge} | recorders)
 
 
 def flows(out: str, since: datetime | None = None, until: datetime | None = None) -> list[Flow]:
@@ -114,6 +122,44 @@ def carried(out: str, since: datetime | None = None, until: datetime | None = No
         for row in some.to_pylist():
             found[row["router"], row["peer"]] += row["bytes_sum"]
     return dict(found)
+
+
+def repeated(out: str, since: datetime | None = None, until: datetime | None = None) -> dict[tuple[str, str], float]:
+    """Sum up the octets that links have not carried, since they carried a multicast delivery once for several routers.
+
+    With them, loads can be compared with those that `flows` predict, where each router's part goes alone. Deliveries of
+    a sample count as they are. Returns: by the direction of a link; nothing without the table `deliveries/attempts`.
+    """
+    found: dict[tuple[str, str], float] = defaultdict(float)
+    try:
+        dataset = opened(out, VIEWS["deliveries"])
+    except NoTableError:
+        return found
+    kind = dataset.schema.field("sent_at").type
+    wanted = (pc.field("legs") > 1) & pc.field("egress").is_valid()
+    if since is not None:
+        wanted &= pc.field("sent_at") >= time_of(since, kind)
+    if until is not None:
+        wanted &= pc.field("sent_at") < time_of(until, kind)
+    for fragment in dataset.get_fragments():  # the rows of a delivery are in one file
+        rows = fragment.to_table(columns=["key", "path", "size"], filter=wanted, schema=dataset.schema).combine_chunks()
+        parents, routers = pc.list_parent_indices(rows["path"]), pc.list_flatten(rows["path"])
+        if len(routers) < 2:
+            continue
+        joined = pc.equal(parents[:-1], parents[1:])
+        of = parents[:-1].filter(joined)
+        crossings = pa.table(
+            {
+                "router": routers[:-1].filter(joined),
+                "neighbour": routers[1:].filter(joined),
+                "key": rows["key"].take(of),
+                "size": rows["size"].take(of),
+            }
+        )
+        each = crossings.group_by(["router", "neighbour", "key"]).aggregate([("size", "sum"), ("size", "max")])
+        for row in each.filter(pc.greater(each["size_sum"], each["size_max"])).to_pylist():
+            found[row["router"], row["neighbour"]] += row["size_sum"] - row["size_max"]
+    return found
 
 
 def outlook(graph: Graph, flows: Sequence[Flow], away: Sequence[Element], effort: Effort = USUAL) -> Outlook:

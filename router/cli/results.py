@@ -250,12 +250,14 @@ def alert(given: argparse.Namespace) -> int:
     now, quiet, since = time.time_ns(), int(given.quiet.total_seconds() * 1e9), int(given.since.timestamp() * 1e9)
     told: dict[str, list[alerts.Alert]] = {}
     failure: Exception | None = None
+    untold = 0
     with alerts.memory(out) as known:
         for target in [name for name in ("file", "webhook") if getattr(given, name) is not None]:
             key = f"{target} {getattr(given, target).resolve()}"  # there may be several webhooks, one after another
-            some, after = alerts.news(
+            some, after, more = alerts.news(
                 found, known.get(key, {}), now, quiet, least=Severity(given.severity), since=since
             )
+            untold = max(untold, more)
             try:
                 if some and target == "file":
                     alerts.append(given.file, some)
@@ -276,6 +278,8 @@ def alert(given: argparse.Namespace) -> int:
         for target, some in told.items():
             ended = sum(each.state == "ended" for each in some)
             print(f"{target}: told of {len(some) - ended:,} that began, and of {ended:,} that ended")
+        if untold:
+            print(f"not told: {untold:,}, since no more than {alerts.MOST_KNOWN:,} episodes are remembered")
     if failure is not None:
         raise failure
     return Exit.DONE
@@ -324,11 +328,14 @@ def promise(given: argparse.Namespace) -> int:
     except CommandError as error:
         raise CommandError(f"{given.plan}: {error}") from None
     with extra():
-        from amqpmesh.pipeline.maintenance import carried, flows, graph
+        from amqpmesh.pipeline.maintenance import carried, flows, graph, repeated
         from amqpmesh.pipeline.promise import kept
 
     times = given.since, given.until
-    found = kept(plan, graph(given.out), flows(given.out, *times), carried(given.out, *times))
+    load = carried(given.out, *times)
+    for edge, more in repeated(given.out, *times).items():
+        load[edge] = load.get(edge, 0.0) + more
+    found = kept(plan, graph(given.out), flows(given.out, *times), load)
     if given.json:
         print(dump(asdict(found)))
     else:

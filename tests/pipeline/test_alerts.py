@@ -50,7 +50,7 @@ class Target:
         self.ids: list[str] = []
 
     def told(self, now: float, *found: Finding) -> list[tuple[str, str, str]]:
-        some, self.known = news(found, self.known, ns(now), QUIET, least=self._least, since=self._since)
+        some, self.known, _ = news(found, self.known, ns(now), QUIET, least=self._least, since=self._since)
         self.ids = [each.id for each in some]
         return [(each.state, each.begin[11:16], each.end[11:16]) for each in some]
 
@@ -132,7 +132,7 @@ def test_however_often_it_is_asked_each_episode_begins_at_most_once_and_ends_onc
     while now < 30:
         now += chance.choice((0.1, 0.5, 3.0))
         seen = [finding(b, min(e, now), place=(place,)) for b, e, place in spans if b <= now]
-        some, target.known = news(seen, target.known, ns(now), QUIET, least=Severity.NOTICE, since=0)
+        some, target.known, _ = news(seen, target.known, ns(now), QUIET, least=Severity.NOTICE, since=0)
         for each in some:
             states.setdefault(each.id, []).append(each.state)
     assert states
@@ -144,11 +144,39 @@ def test_no_more_is_remembered_or_told_than_there_is_room_for(monkeypatch: pytes
     monkeypatch.setattr(alerts, "MOST_KNOWN", 5)
     monkeypatch.setattr(alerts, "MOST_TOLD", 3)
     found = [finding(number, number + 0.1, place=(str(number),), sentence="x" * 5000) for number in range(8)]
-    some, known = news(found, {}, ns(7.5), QUIET, least=Severity.NOTICE, since=0)
+    some, known, untold = news(found, {}, ns(7.5), QUIET, least=Severity.NOTICE, since=0)
     assert sorted(each.end for each in known.values()) == [ns(number + 0.1) for number in range(3, 8)]
     told = json.loads(document(some, ns(9)))
-    assert (len(some), len(told["alerts"]), told["left_out"], told["sent"]) == (8, 3, 5, "2026-05-01T09:00:00Z")
+    assert (len(some), len(told["alerts"]), told["left_out"], told["sent"]) == (5, 3, 2, "2026-05-01T09:00:00Z")
+    assert untold == 3
     assert {len(each["sentence"]) for each in told["alerts"]} == {alerts.LONGEST_TEXT}
+
+
+def test_more_than_can_be_remembered_are_told_once_and_the_rest_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(alerts, "MOST_KNOWN", 5)
+
+    def run(now: float, number: int, *others: Finding) -> tuple[list[tuple[str, str | None]], int]:
+        nonlocal known
+        found = [finding(1, now, place=(str(each),), address=str(each)) for each in range(number)]
+        some, known, untold = news([*found, *others], known, ns(now), QUIET, least=Severity.NOTICE, since=ns(now - 24))
+        return sorted((each.state, each.address) for each in some), untold
+
+    known: Known = {}
+    first, untold = run(2, 8)
+    assert ([state for state, _ in first], untold) == (["began"] * 5, 3)
+    assert run(2.5, 8) == ([], 3)
+    # A worse one is told; one of the others is forgotten for it, and not told again.
+    serious = finding(1, 3, place=("serious",), address="serious", severity="serious")
+    assert run(3, 8, serious) == ([("began", "serious")], 3)
+    assert run(3.5, 8, serious) == ([], 4)
+    # All end but two: those that were told of, and what was forgotten has room now.
+    ended, untold = run(9, 2)
+    assert {state for state, _ in ended} <= {"began", "ended"}
+    assert ("ended", "serious") in ended
+    assert untold == 0
+    assert {each.alert["address"] for each in known.values() if not each.is_over} == {"0", "1"}
 
 
 # --------------------------------------------------------------------------------------------------------- the files
@@ -192,7 +220,7 @@ def test_what_is_no_file_is_refused_and_does_not_hold_the_command(tmp_path: Path
 
 
 def test_what_was_told_is_remembered(tmp_path: Path) -> None:
-    _, known = news([finding(1, 2)], {}, ns(2), QUIET, least=Severity.NOTICE, since=0)
+    _, known, _ = news([finding(1, 2)], {}, ns(2), QUIET, least=Severity.NOTICE, since=0)
     with memory(tmp_path) as before:
         assert before == {}
         remember(tmp_path, {"file": known})
@@ -216,7 +244,7 @@ def test_what_was_told_is_remembered(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_memory_is_told(change: Any, tmp_path: Path) -> None:
-    _, known = news([finding(1, 2)], {}, ns(2), QUIET, least=Severity.NOTICE, since=0)
+    _, known, _ = news([finding(1, 2)], {}, ns(2), QUIET, least=Severity.NOTICE, since=0)
     remember(tmp_path, {"file": known})
     path = tmp_path / alerts.FILE
     before = path.read_text()

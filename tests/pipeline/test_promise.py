@@ -9,7 +9,7 @@ import pytest
 
 from amqpmesh.pipeline.contingency import Flow
 from amqpmesh.pipeline.graphs import Graph
-from amqpmesh.pipeline.maintenance import carried
+from amqpmesh.pipeline.maintenance import carried, graph, repeated
 from amqpmesh.pipeline.promise import kept
 from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict
 from tests.pipeline.test_contingency import flow
@@ -67,3 +67,28 @@ def test_what_links_have_carried_in_a_time_is_read(tmp_path: Path) -> None:
     )
     assert carried(str(tmp_path)) == {("A", "C"): 21.0, ("B", "C"): 1.0}
     assert carried(str(tmp_path), at(1), at(2)) == {("A", "C"): 7.0, ("B", "C"): 1.0}
+
+
+def test_a_multicast_counts_for_each_router_that_it_reached_as_in_the_prediction(tmp_path: Path) -> None:
+    # One delivery from A by B to C and D, one to C alone, and one of an earlier hour.
+    legs = [(1, b"1", "ABC", 5), (1, b"1", "ABD", 5), (1, b"2", "ABC", 70), (0, b"3", "ABC", 2), (0, b"3", "AB", 2)]
+    write(
+        tmp_path,
+        "deliveries/attempts",
+        *(
+            {"key": key, "path": [*path], "size": size, "sent_at": at(hour), "egress": path[-1], "legs": count}
+            for (hour, key, path, size), count in zip(legs, (2, 2, 1, 2, 2), strict=True)
+        ),
+    )
+    assert repeated(str(tmp_path)) == {("A", "B"): 7.0}
+    assert repeated(str(tmp_path), at(1)) == {("A", "B"): 5.0}
+    assert repeated(str(tmp_path), at(0), at(1)) == {("A", "B"): 2.0}
+    assert repeated(str(tmp_path), at(5)) == {}
+    assert repeated(str(tmp_path / "empty")) == {}
+
+
+def test_routers_that_have_recorded_and_have_no_links_are_in_the_graph(tmp_path: Path) -> None:
+    write(tmp_path, "plan/links", *({"router": a, "neighbour": b, "cost_before": 2} for a, b in ("AB", "BA")))
+    assert graph(str(tmp_path)).routers == {"A", "B"}
+    write(tmp_path, "ingest/segments", {"router": "A"}, {"router": "alone"})
+    assert (graph(str(tmp_path)).routers, len(graph(str(tmp_path)).edges)) == ({"A", "B", "alone"}, 2)
