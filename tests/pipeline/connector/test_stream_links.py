@@ -166,20 +166,6 @@ def test_what_the_peer_refuses_is_the_error_that_one_link_has() -> None:
         served.end()
 
 
-def test_with_available_now_it_ends_when_nothing_more_comes_to_any_of_them(served: Served) -> None:
-    query = Query(served.url, quiet="0.5")
-    try:
-        outcomes = served.send("q", *(b"%d" % number for number in range(10)))
-        query.reader.prepareForTriggerAvailableNow()
-        seen: list[bytes] = []
-        while (batch := query.batch(ReadMaxRows(4)))[1]:
-            seen += [body for _, body in batch[1]]
-        assert sorted(seen) == [b"%d" % number for number in range(10)]
-        assert served.first(10, outcomes) == [Accepted()] * 10
-    finally:
-        query.reader.stop()
-
-
 def test_a_credit_that_they_cannot_divide_is_refused() -> None:
     with pytest.raises(CommandError, match="option links: 3 links cannot divide a credit of 2"):
         Options({"url": "amqp://127.0.0.1", "address": "q", "links": "3", "credit": "2"}, Use.STREAM)
