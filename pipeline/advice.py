@@ -44,3 +44,10 @@ ANOMALIES: Final[Mapping[tuple[str, bool], str]] = {
     ("waits", False): "Nothing has to be done.",
 }
 """For each measure of `anomalies`, and whether it rose."""
+
+FORECASTS: Final[Mapping[str, str]] = {
+    "above limit": "See what crosses the link, `amqpmesh pipeline show traffic`. Raise what it can carry, or have "
+    "`amqpmesh pipeline plan` propose costs that keep it below its limit.",
+    "near limit": "Nothing has to be done today; look at the forecast again tomorrow.",
+}
+"""For each kind of the findings of forecasts."""

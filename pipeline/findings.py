@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyarrow import dataset
 
-from amqpmesh.pipeline import result_rows
-from amqpmesh.pipeline.advice import ANOMALIES, LOSSES
+from amqpmesh.pipeline import forecasts, result_rows
+from amqpmesh.pipeline.advice import ANOMALIES, FORECASTS, LOSSES
 from amqpmesh.pipeline.result_rows import VIEWS, NoTableError, Selected, View, opened, selected
 from amqpmesh.pipeline.severity import SEVERITIES, Severity
+from amqpmesh.pipeline.traffic_limits import read
 from amqpmesh.router.amqp.errors import CommandError
 
 if TYPE_CHECKING:
@@ -31,11 +33,11 @@ MOST: Final = 100_000
 class Finding:
     """A finding.
 
-    Args: severity: one of `Severity`. job: `losses` or `anomalies`. kind: the kind of a loss, or the measure of an
-        anomaly. place: what identifies the finding in each run over the same mesh, without its times. finding: its
-        number in the job's table. address, tenant, router, peer: None: it is not about one. begin_time, end_time: in ns
-        since 1970; None: unknown. found: rows that show it; for an anomaly 1. sentence: for people. evidence: where the
-        rows are that show it. advice: what to do.
+    Args: severity: one of `Severity`. job: `losses`, `anomalies` or `forecasts`. kind: the kind of a loss, the measure
+        of an anomaly, or the kind of a forecast. place: what identifies the finding in each run over the same mesh,
+        without its times. finding: its number in the job's table. address, tenant, router, peer: None: it is not about
+        one. begin_time, end_time: in ns since 1970; None: unknown. found: rows that show it; for an anomaly and a
+        forecast 1. sentence: for people. evidence: where the rows are that show it. advice: what to do.
     """
 
     severity: str
@@ -84,7 +86,7 @@ _VIEW: Final = View(
 
 
 def findings(out: str) -> list[Finding]:
-    """Read the findings of all jobs that have run, the worst first.
+    """Read the findings of all jobs that have run, the worst first; with those of forecasts, if links have limits.
 
     Args: out: the directory of results, a path or a URI.
     Raises: CommandError: no such job has run, or a table cannot be read.
@@ -98,12 +100,18 @@ def findings(out: str) -> list[Finding]:
             missing.append(error)
     if len(missing) > 1:
         raise missing[0]
+    if (limits := read(out)).links:
+        with suppress(NoTableError):
+            found += _forecasts(forecasts.forecasts(out, limits))
     worst = list(Severity)[::-1]
     return sorted(found, key=lambda each: (worst.index(Severity(each.severity)), -each.found, each.job, each.finding))
 
 
 def select(out: str, name: str, selection: Selection, columns: Sequence[str] = ()) -> Selected:
-    """Read rows of a result table, or of `findings`; see `result_rows.select`."""
+    """Read rows of a result table, of `findings`, or of `forecasts`; see `result_rows.select`."""
+    if name == forecasts.NAME:
+        table = dataset.dataset(forecasts.rows(forecasts.forecasts(out, read(out))))
+        return selected(table, name, forecasts.VIEW, selection, columns)
     if name != NAME:
         return result_rows.select(out, name, selection, columns)
     rows = [{"rank": rank, **asdict(each)} for rank, each in enumerate(findings(out), start=1)]
@@ -168,4 +176,34 @@ def _anomalies(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             sentence=row["sentence"],
             evidence=f"its series in anomalies/windows; {abs(row['score']):,.1f} times the least that counts",
             advice=ANOMALIES[measure, rose],
+        )
+
+
+def _forecasts(made: Sequence[forecasts.Forecast]) -> Iterator[Finding]:
+    """Yield a finding for each direction of a link: of the first day above its limit, or near it."""
+    first: dict[tuple[str, str | None], tuple[int, forecasts.Forecast, str]] = {}
+    for rank, each in enumerate(made, start=1):
+        kind, place = each.kind_of_finding, (each.router, each.neighbour)
+        if kind is None:
+            continue
+        known = first.get(place)
+        if known is None or (kind != "above limit", each.ahead) < (known[2] != "above limit", known[1].ahead):
+            first[place] = rank, each, kind
+    for rank, each, kind in first.values():
+        yield Finding(
+            severity=SEVERITIES["forecasts"][kind],
+            job="forecasts",
+            kind=kind,
+            place=(kind, each.router, each.neighbour),
+            finding=rank,
+            address=None,
+            tenant=None,
+            router=each.router,
+            peer=each.neighbour,
+            begin_time=None,
+            end_time=None,
+            found=1,
+            sentence=each.sentence,
+            evidence=f"row {rank} of forecasts: by {each.method}, checked on {each.checked} days",
+            advice=FORECASTS[kind],
         )

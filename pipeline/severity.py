@@ -40,8 +40,9 @@ SEVERITIES: Final[Mapping[str, Mapping[str, Severity]]] = {
         "no credit": Severity.NOTICE,
     },
     "anomalies": {"episodes": Severity.WARNING},
+    "forecasts": {"above limit": Severity.WARNING, "near limit": Severity.NOTICE},
 }
-"""For each job with findings: the severity of each kind, which is one of its figures."""
+"""For each job with findings: the severity of each kind, which is one of its figures. Forecasts are of no job."""
 
 
 def found(accounts: Iterable[Account]) -> Counter[Severity]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpmesh.pipeline.advice import ANOMALIES, LOSSES
+from amqpmesh.pipeline.advice import ANOMALIES, FORECASTS, LOSSES
 from amqpmesh.pipeline.losses import Loss
 from amqpmesh.pipeline.session import EVERYWHERE, LOCAL, PARTITIONS
 from amqpmesh.pipeline.severity import SEVERITIES, Severity
@@ -46,7 +46,7 @@ def test_each_kind_of_findings_has_the_advice_that_the_page_says() -> None:
     page = page.partition("### What to do")[2].partition("\n## ")[0]
     told = dict(re.findall(r"^\| (`[\w ]+`(?: rose| fell)?) \| (\w.+) \|$", page, re.MULTILINE))
     changes = {f"`{measure}` {'rose' if rose else 'fell'}": text for (measure, rose), text in ANOMALIES.items()}
-    assert told == {f"`{kind}`": text for kind, text in LOSSES.items()} | changes
+    assert told == {f"`{kind}`": text for kind, text in {**LOSSES, **FORECASTS}.items()} | changes
 
 
 def run(text: str, folder: Path, env: Mapping[str, str]) -> str:

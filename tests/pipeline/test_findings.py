@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpmesh.pipeline.advice import ANOMALIES, LOSSES
+from amqpmesh.pipeline.advice import ANOMALIES, FORECASTS, LOSSES
 from amqpmesh.pipeline.anomalies import _SENTENCES as MEASURES
 from amqpmesh.pipeline.findings import findings, select
 from amqpmesh.pipeline.losses import Loss
@@ -104,6 +104,7 @@ def test_the_findings_of_one_job_are_there_without_the_other_and_of_none_it_is_t
 
 def test_each_kind_has_a_severity_and_an_advice() -> None:
     assert {*LOSSES} == {*SEVERITIES["losses"]} == {*map(str, Loss)}
+    assert {*FORECASTS} == {*SEVERITIES["forecasts"]}
     assert {*ANOMALIES} == {(measure, rose) for measure in MEASURES for rose in (True, False)}
     assert all(text.endswith(".") and len(text) > 20 for text in (*LOSSES.values(), ANOMALIES["waits", True]))
     assert {each for kinds in SEVERITIES.values() for each in kinds.values()} == {*Severity}
