@@ -10,10 +10,13 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.delivery.lifetime import leg_sent
 from amqpmesh.router.kernel import Budget, SentMessages
 
 if TYPE_CHECKING:
     from amqpmesh.router.context import Context
+    from amqpmesh.router.kernel import Leg
+    from amqpmesh.router.model.links import OutgoingLink
 
 #: Octets that each message counts in addition to its payload: for the objects around it.
 _OVERHEAD: Final = 256
@@ -134,3 +137,22 @@ class OctetStore:
             if self._account.used <= most or self._of_holder.get(kept.holder, 0) < next_largest:
                 return True
         return False
+
+
+def keep_rest(context: Context, link: OutgoingLink, leg: Leg) -> bool:
+    """Keep the rest of a message that has come whole, and has left in part. Returns: whether all of it is kept."""
+    keeps, delivery = link.endpoint.flow_state.keeps, leg.delivery
+    if keeps is None or delivery is None or not leg.relay.complete or leg.aborting:
+        return False
+    rest = b"".join(chunk.data for chunk in leg.chunks)[leg.offset :]
+    keeps.keep(delivery.tag, rest, first=False, more=False)
+    assert isinstance(keeps, KeptOctets)
+    if delivery.tag not in keeps.messages:
+        return False
+    for chunk in leg.chunks:
+        chunk.release()
+    leg.chunks.clear()
+    link.current = None
+    delivery.complete = True
+    leg_sent(context, leg)
+    return True

@@ -14,10 +14,11 @@ from amqpmesh.router.kernel import Delivery, FastDelivery, FastLeg, expand_sent,
 from amqpmesh.router.resumption.sent_deliveries import WHOLE, SentDelivery, Step, Then
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.model.lasting_sources import SuspendedSource
+    from amqpmesh.router.model.lasting_termini import ResumptionCounts
     from amqpmesh.router.model.links import OutgoingLink
     from amqpmesh.router.resumption.kept_octets import KeptOctets
 
@@ -35,6 +36,9 @@ class Planned(NamedTuple):
     """Over the former link; -1: it had none."""
     tag: bytes
     step: Step
+
+
+_STAYS: Final = Step(Then.STAY)
 
 
 class Resumption(NamedTuple):
@@ -125,7 +129,21 @@ def put_off(planned: Planned) -> Planned:
     if step.state is None:
         return planned
     said = step.said if step.then is Then.RESUME else None
-    return planned._replace(step=Step(Then.STAY, said))
+    return Planned(planned.delivery_id, planned.tag, _STAYS if said is None else Step(Then.STAY, said))
+
+
+def count(counts: ResumptionCounts, planned: Iterable[Planned], theirs: Mapping[bytes, bytes | None]) -> None:
+    """Count what becomes of deliveries. Args: theirs: the states of the receiver's map."""
+    for _, tag, step in planned:
+        if step.then is Then.ABORT:
+            counts.aborted_resumes += 1
+        elif step.then is Then.SEND or (step.then is Then.RESUME and step.state == WHOLE):
+            counts.resumed_again += 1
+        elif step.then is Then.RESUME:
+            counts.resumed_outcomes += 1
+            said = theirs.get(tag)
+            if said is not None and is_outcome(said) and said != step.state:
+                counts.restated += short_state(said) != step.state
 
 
 def known_of(entry: Sent, default: bytes, keeps: KeptOctets | None, *, second: bool) -> tuple[bytes, SentDelivery]:

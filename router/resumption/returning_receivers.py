@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.codec.types import Extension
 from amqpmesh.router.amqp.errors import ProtocolError
-from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.joining import begin_drain, join
 from amqpmesh.router.attach.reattaching import MOST_READ, is_incomplete, room_of_map
 from amqpmesh.router.attach.rounds import PAUSE
 from amqpmesh.router.delivery.left_unsettled import end_all
-from amqpmesh.router.delivery.lifetime import finish, leg_sent
+from amqpmesh.router.delivery.lifetime import finish
 from amqpmesh.router.delivery.link_loss import close_link, detach_if_done, suspend
 from amqpmesh.router.delivery.permitted import is_outcome
 from amqpmesh.router.delivery.settlement import receiver_gone, receiver_said
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
+from amqpmesh.router.incremental import SENT_A_TURN
 from amqpmesh.router.kernel import (
+    MANY,
     RELEASED_STATE,
     Delivery,
     FastMulticast,
@@ -35,12 +36,13 @@ from amqpmesh.router.kernel import (
 )
 from amqpmesh.router.model.lasting_sources import LaneMap, LastingSources, OurMap
 from amqpmesh.router.model.links import OutgoingLink
-from amqpmesh.router.resumption.kept_octets import KeptOctets, OctetStore
+from amqpmesh.router.resumption.kept_octets import KeptOctets, OctetStore, keep_rest
 from amqpmesh.router.resumption.return_plans import (
     Plan,
     Planned,
     Resumption,
     Return,
+    count,
     find,
     fitting,
     hand_over,
@@ -50,22 +52,22 @@ from amqpmesh.router.resumption.return_plans import (
     shortened,
     take_id,
 )
-from amqpmesh.router.resumption.sent_deliveries import NULL, WHOLE, ReceiversMap, Step, Then, decide
+from amqpmesh.router.resumption.sent_deliveries import NULL, WHOLE, ReceiversMap, SentDelivery, Step, Then, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from amqpmesh.router.amqp.link import Sender
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.kernel import KernelLink, KernelSession, Leg, SentMessages
+    from amqpmesh.router.kernel import KernelLink, KernelSession, SentMessages
     from amqpmesh.router.model.lasting_sources import SuspendedSource
     from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.resumption.return_plans import Sent
 
-#: Deliveries that one step moves.
-_AT_ONCE: Final = 50
+#: Deliveries that one step moves; the outcomes of its receiver's map are passed on, too.
+_AT_ONCE: Final = 10
 
 _SECOND: Final = ReceiverSettleMode.SECOND
 
@@ -78,6 +80,10 @@ class ReturningReceivers(LastingSources):
         self.octets = OctetStore(context)
         self._plans: dict[SuspendedSource, Plan] = {}
         self._returning: dict[OutgoingLink, Return] = {}
+        #: Links that were lost before all of their deliveries had been moved to them, and have been kept: these follow.
+        self._followed: dict[OutgoingLink, Return] = {}
+        #: Links that resume more deliveries in a later turn.
+        self._resuming: set[OutgoingLink] = set()
         #: Links to neighbours that are to go on with a source, and whose attach is not answered yet.
         self._asked: dict[OutgoingLink, SuspendedSource] = {}
         #: For lanes of which a part comes back: called once that is here.
@@ -93,7 +99,7 @@ class ReturningReceivers(LastingSources):
         link.node.returning += 1
         self.left(link)
         leg = link.current
-        if leg is not None and leg.started and not self._keep_rest(link, leg):
+        if leg is not None and leg.started and not keep_rest(self._context, link, leg):
             # The rest of the message is read and dropped: its sender must not wait for a receiver that is away.
             link.current = None
             leg.aborting = True
@@ -101,34 +107,28 @@ class ReturningReceivers(LastingSources):
                 chunk.release()
             leg.chunks.clear()
 
-    def _keep_rest(self, link: OutgoingLink, leg: Leg) -> bool:
-        """Keep the rest of a message that has come whole, and has left in part. Returns: whether all of it is kept."""
-        keeps, delivery = link.endpoint.flow_state.keeps, leg.delivery
-        if keeps is None or delivery is None or not leg.relay.complete or leg.aborting:
-            return False
-        rest = b"".join(chunk.data for chunk in leg.chunks)[leg.offset :]
-        keeps.keep(delivery.tag, rest, first=False, more=False)
-        assert isinstance(keeps, KeptOctets)
-        if delivery.tag not in keeps.messages:
-            return False
-        for chunk in leg.chunks:
-            chunk.release()
-        leg.chunks.clear()
-        link.current = None
-        delivery.complete = True
-        leg_sent(self._context, leg)
-        return True
-
     def keeping(self, grant: Grant) -> SentMessages | None:
         """Return the place of the messages of a link, as `LastingSources.keeping` does."""
         return self.octets.keeping(grant.holder)
 
+    def coming(self, link: OutgoingLink) -> int:
+        """Return the number of deliveries that are yet to be moved to a link that has been lost meanwhile."""
+        back = self._followed.get(link)
+        return 0 if back is None else len(back.planned)
+
     def end(self, source: SuspendedSource) -> None:
         """End the deliveries of a source whose receiver does not come back, as of a receiver that is gone."""
+        if source.link in self._followed:
+            self._context.chores.do(self._end_later(source))
+            return
         self._let_go(source)
-        link = source.link
         if source.flow_state.ended:  # else the session is there, and they live as long as it does
-            self._context.chores.do(end_all(self._context, [link]))
+            self._context.chores.do(end_all(self._context, [source.link]))
+
+    def _end_later(self, source: SuspendedSource) -> Steps[None]:
+        while source.link in self._followed:
+            yield
+        self.end(source)
 
     def _let_go(self, source: SuspendedSource) -> None:
         state, node = source.flow_state, source.link.node
@@ -147,6 +147,7 @@ class ReturningReceivers(LastingSources):
 
     def lane_map(self, source: SuspendedSource, octets_of: Callable[[bytes, bytes], int], room: int) -> LaneMap:
         """Return the map of a lane that is to be resumed, as `LastingSources.lane_map` does."""
+        self._follow_now(source)
         ours: dict[bytes, bytes] = {}
         named: list[tuple[int, bytes]] = []
         for delivery_id, entry in self._entries(source):
@@ -213,6 +214,7 @@ class ReturningReceivers(LastingSources):
 
     def compare(self, source: SuspendedSource, endpoint: Sender, attach: Attach) -> OurMap:
         """Compare the map of a returning receiver with ours, as `LastingSources.compare` does."""
+        self._follow_now(source)
         theirs = read(attach)
         complete = not is_incomplete(attach)
         reliable = WHOLE_MAP in attach.offered_capabilities
@@ -222,10 +224,14 @@ class ReturningReceivers(LastingSources):
         keeps = source.flow_state.keeps
         assert keeps is None or isinstance(keeps, KeptOctets)
         planned: deque[Planned] = deque()
+        steps: dict[tuple[SentDelivery, bool, bytes | None], Step] = {}  # most deliveries are alike
         for delivery_id, entry in self._entries(source):
             # On a lane each delivery has the mode of its sender.
             tag, known = known_of(entry, default, keeps, second=left_in_second(entry) if is_lane else second)
-            step = decide(known, ReceiversMap(tag in theirs, theirs.get(tag), complete, reliable))
+            alike = known, tag in theirs, theirs.get(tag)
+            step = steps.get(alike)
+            if step is None:
+                steps[alike] = step = decide(known, ReceiversMap(*alike[1:], complete, reliable))
             planned.append(Planned(delivery_id, tag, step))
         if is_lane:
             # Our map was sent before: some have been settled since, which a resuming transfer tells.
@@ -250,7 +256,7 @@ class ReturningReceivers(LastingSources):
         )
         is_round = not is_lane and (is_part or not complete)
         self._plans[source] = Plan(planned, is_round, is_lane and source.part is not None, tells)
-        self._count(planned, theirs)
+        count(self._context.termini.counts, planned, theirs)
         return OurMap(ours, is_part)
 
     def bring(self, source: SuspendedSource, outgoing: OutgoingLink) -> bool:
@@ -268,14 +274,26 @@ class ReturningReceivers(LastingSources):
         return True
 
     def _take_up(self, outgoing: OutgoingLink, back: Return) -> Steps[None]:
-        while self._returning.get(outgoing) is back:
-            for _ in range(min(_AT_ONCE, len(back.planned))):
-                self._move(outgoing, back, back.planned.popleft())
+        while self._returning.get(outgoing) is back or self._followed.get(outgoing) is back:
+            self._move_some(outgoing, back, _AT_ONCE)
             if not back.planned:
-                self._has_moved(back.source, back.plan)
                 self.go_on(outgoing)
                 break
             yield
+
+    def _move_some(self, outgoing: OutgoingLink, back: Return, most: int) -> None:
+        """Move deliveries to the new link, and end the former one with the last of them. Args: most: of them."""
+        for _ in range(min(most, len(back.planned))):
+            self._move(outgoing, back, back.planned.popleft())
+        if not back.planned:
+            self._followed.pop(outgoing, None)
+            self._has_moved(back.source, back.plan)
+
+    def _follow_now(self, source: SuspendedSource) -> None:
+        """Move what is yet to follow to a link that was lost and is to be resumed again."""
+        back = self._followed.get(source.link)
+        if back is not None:
+            self._move_some(source.link, back, MANY)
 
     def _move(self, outgoing: OutgoingLink, back: Return, planned: Planned) -> None:
         """Pass on what the receiver's map says of a delivery, and move it to the new link if it is to be resumed."""
@@ -314,19 +332,6 @@ class ReturningReceivers(LastingSources):
         else:
             self._let_go(source)
             close_link(self._context, source.link)
-
-    def _count(self, planned: Iterable[Planned], theirs: Mapping[bytes, bytes | None]) -> None:
-        counts = self._context.termini.counts
-        for _, tag, step in planned:
-            if step.then is Then.ABORT:
-                counts.aborted_resumes += 1
-            elif step.then is Then.SEND or (step.then is Then.RESUME and step.state == WHOLE):
-                counts.resumed_again += 1
-            elif step.then is Then.RESUME:
-                counts.resumed_outcomes += 1
-                said = theirs.get(tag)
-                if said is not None and is_outcome(said) and said != step.state:
-                    counts.restated += short_state(said) != step.state
 
     def _entries(self, source: SuspendedSource) -> Iterator[tuple[int, Sent]]:
         """Yield the unsettled deliveries of a source, or of its part, with their ids, in the order in which they have
@@ -367,7 +372,9 @@ class ReturningReceivers(LastingSources):
             return outgoing in self._asked
         endpoint = outgoing.endpoint
         flow_state = endpoint.flow_state
-        while back.due:
+        for _ in range(SENT_A_TURN):
+            if not back.due:
+                break
             if flow_state.link_credit <= 0 and flow_state.current is None:
                 if flow_state.drain:
                     endpoint.drained()
@@ -379,7 +386,10 @@ class ReturningReceivers(LastingSources):
                 outgoing.stall()
                 return True
             back.due.popleft()
-        if back.planned:
+        if back.due and outgoing not in self._resuming:
+            self._resuming.add(outgoing)
+            self._context.chores.put_off(self._go_on_later(outgoing))
+        if back.due or back.planned:
             return True
         if back.plan.is_round:
             self._end_round(outgoing, back)
@@ -394,6 +404,11 @@ class ReturningReceivers(LastingSources):
         if flow_state.drain:
             begin_drain(self._context, outgoing)
         return False
+
+    def _go_on_later(self, outgoing: OutgoingLink) -> Steps[None]:
+        self._resuming.remove(outgoing)
+        self.go_on(outgoing)
+        yield
 
     def _resume(self, outgoing: OutgoingLink, due: Resumption) -> bool:
         """Write the transfer that resumes a delivery. Returns: False: the rest waits for the session's window."""
@@ -463,12 +478,14 @@ class ReturningReceivers(LastingSources):
         back = self._returning.pop(outgoing, None)
         if back is None:
             return
-        if back.planned:
-            while back.planned:
-                self._move(outgoing, back, back.planned.popleft())
-            self._has_moved(back.source, back.plan)
         outgoing.node.returning -= 1
         self._context.touch(outgoing.node)
+        if not back.planned:
+            return
+        state = outgoing.endpoint.flow_state
+        self._followed[outgoing] = back
+        if not (state.parked and state.session.channel == -1):
+            self._move_some(outgoing, back, MANY)  # they end with the link, or live as long as its session
 
     def _refused(self, source: SuspendedSource) -> None:
         """End a source that a neighbour has refused to go on with."""

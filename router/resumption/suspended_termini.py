@@ -312,7 +312,7 @@ class SuspendedTermini(LastingTermini):
         else:
             terminus = self._unmoved[link] = SuspendedTarget(key, link, grant, context.now, self._nowhere)
         self._suspended[key] = terminus
-        unsettled = terminus.unsettled
+        unsettled = terminus.unsettled + (self.sources.coming(link) if isinstance(link, OutgoingLink) else 0)
         self._made += 1
         terminus.counted = unsettled
         self._most_deliveries += unsettled

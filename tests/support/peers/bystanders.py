@@ -63,15 +63,18 @@ class Intruder:
         window: int = WINDOW,
         handle_max: int = HANDLE_MAX,
         host: str = "127.0.0.1",
+        most_sent: int = MAX_FRAME_SIZE,
     ) -> None:
-        """Args: max_frame_size: octets, above which reading raises. host: it comes from there."""
+        """Args: max_frame_size: octets, above which reading raises. host: it comes from there. most_sent: octets of a
+        frame that the router takes.
+        """
         self.network = network
         core = network.core
         listener = replace(
             network.listener,
             session_window=window,
             max_message_size=MAX_MESSAGE_SIZE,
-            max_frame_size=MAX_FRAME_SIZE,
+            max_frame_size=most_sent,
             channel_max=CHANNEL_MAX,
             handle_max=handle_max,
         )
