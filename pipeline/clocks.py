@@ -21,8 +21,17 @@ if TYPE_CHECKING:
 WINDOW: Final = 10_000_000_000
 """Nanoseconds of a window, with one estimate for each clock."""
 
-MOST_WINDOWS: Final = 1_440
-"""Windows at most; longer times have longer windows: a minute each for a day."""
+MINUTE: Final = 60_000_000_000
+"""Nanoseconds of a window on days of which more than `SHORT` is recorded."""
+
+SHORT: Final = 1_440 * WINDOW
+"""Nanoseconds from the first to the last delivery of a day, up to which it has windows of `WINDOW`."""
+
+DAY: Final = 86_400_000_000_000
+"""Nanoseconds of a day, which is judged by itself: windows of two days have nothing to do with each other."""
+
+DAY_OF: Final = f"timestamp_seconds(hops[0].arrived_ns div {DAY} * {DAY // 1_000_000_000})"
+"""The day of a delivery, in UTC: that of its `sent_at`."""
 
 DRIFT: Final = 50
 """The greatest drift between two clocks, in parts per million; quartz drifts less. An observation some time from the
@@ -36,6 +45,9 @@ ONE_FRAME: Final = 256
 """Octets of payload that fit into one frame on any connection (the smallest frame is 512 octets, §2.4.1). A larger
 delivery can reach the next router before its last frame has left this one.
 """
+
+DAY_OF_WINDOW: Final = f"timestamp_seconds(window_start div {DAY} * {DAY // 1_000_000_000})"
+"""The day of a row of `latency/clocks`."""
 
 CLOCKS: Final = (
     Column("window_start", pa.int64(), "when the window begins; the estimate is for its middle", "ns since 1970"),
@@ -125,11 +137,14 @@ def _passages(attempts: DataFrame) -> DataFrame:
     )
 
 
-def window_for(attempts: DataFrame, window: int = WINDOW, most: int = MOST_WINDOWS) -> int:
-    """Return the length of a window in nanoseconds: `window`, or more if there would be more than `most` windows."""
+def windows_of(attempts: DataFrame) -> dict[int, list[int]]:
+    """Return the lengths of windows in nanoseconds, each with the days that have such windows, since 1970."""
     sent = F.expr("hops[0].arrived_ns")
-    (row,) = attempts.agg(F.max(sent) - F.min(sent)).collect()
-    return max(window, -(-(row[0] or 0) // most))
+    spans = attempts.groupBy(F.expr(f"hops[0].arrived_ns div {DAY}")).agg(F.max(sent) - F.min(sent)).collect()
+    found: dict[int, list[int]] = {}
+    for day, span in sorted(spans):
+        found.setdefault(WINDOW if span <= SHORT else MINUTE, []).append(day)
+    return found
 
 
 def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
@@ -138,15 +153,19 @@ def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataF
 
     If one of the two estimates is unknown, the other one counts for the whole time.
     Args: found: the table `latency/clocks`, of the same window and drift.
-    Returns: `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each known router
-        its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between them.
+    Returns: `day`; `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each known
+        router its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between
+        them.
     """
     slots = f"""array(named_struct('slot', window_start, 'is_later', false),
                       named_struct('slot', window_start - {window}, 'is_later', true))"""
     known = found.where("is_reference and offset_ns is not null").select(
-        "router", F.expr("struct(against as reference, offset_ns, error_ns)").alias("clock"), F.inline(F.expr(slots))
+        F.expr(DAY_OF_WINDOW).alias("day"),
+        "router",
+        F.expr("struct(against as reference, offset_ns, error_ns)").alias("clock"),
+        F.inline(F.expr(slots)),
     )
-    by_router = known.groupBy("slot", "router").agg(
+    by_router = known.groupBy("day", "slot", "router").agg(
         F.min(F.expr("if(is_later, null, clock)")).alias("earlier"),
         F.min(F.expr("if(is_later, clock, null)")).alias("later"),
     )
@@ -160,24 +179,25 @@ def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataF
                 one.error_ns + {window * drift // 1_000_000} as error_ns)
         end"""
     either = by_router.withColumn("one", F.expr("coalesce(earlier, later)"))
-    entries = either.select("slot", F.struct("router", F.expr(between).alias("clock")).alias("entry"))
-    return entries.groupBy("slot").agg(F.map_from_entries(F.collect_list("entry")).alias("clocks"))
+    entries = either.select("day", "slot", F.struct("router", F.expr(between).alias("clock")).alias("entry"))
+    return entries.groupBy("day", "slot").agg(F.map_from_entries(F.collect_list("entry")).alias("clocks"))
 
 
 def corrected(attempts: DataFrame, clocks: DataFrame, window: int = WINDOW) -> DataFrame:
     """Add to each attempt the clocks at its time. Args: clocks: as `running` returns them, of the same window.
 
-    Returns: with two more columns: `clocks`; and `since`, the position between the earlier and the later middle, 0 to
-        1.
+    Returns: with three more columns: `day`; `clocks`; and `since`, the position between the earlier and the later
+        middle, 0 to 1.
     """
     middle = f"(hops[0].arrived_ns - {window // 2})"
     placed = attempts.withColumns(
         {
+            "day": F.expr(DAY_OF),
             "slot": F.expr(f"{middle} - pmod({middle}, {window})"),
             "since": F.expr(f"pmod({middle}, {window}) / {window}"),
         }
     )
-    return placed.join(clocks, "slot", "left").drop("slot")
+    return placed.join(clocks, ["day", "slot"], "left").drop("slot")
 
 
 def clocks_of(one: str, other: str) -> list[str]:

@@ -69,7 +69,9 @@ JOBS: Final = _by_name(
         "latency",
         "the latency of deliveries, its parts, and the offsets of clocks",
         ("deliveries",),
+        module="amqpmesh.pipeline.latency_days",
         title="Latency",
+        version=2,
     ),
     Job(
         "losses",

@@ -1,31 +1,20 @@
-"""Tables of latency: by address, by router, by link, and by part of a delivery's path."""
+"""Tables of latency for each day: by address, by router, by link, and by part of a delivery's path.
+
+Each day is judged by itself, from the deliveries that were sent on it, so that `latency_days` can make it alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.clocks import (
-    CLOCKS,
-    DRIFT,
-    ERROR,
-    PASSED,
-    SHIFT,
-    STEPS,
-    WINDOW,
-    clocks_of,
-    corrected,
-    estimated,
-    running,
-    window_for,
-)
-from amqpmesh.pipeline.deliveries import with_grouped_addresses, without_management
+from amqpmesh.pipeline.clocks import CLOCKS, DAY_OF, DAY_OF_WINDOW, DRIFT, ERROR, PASSED, SHIFT, STEPS, clocks_of
+from amqpmesh.pipeline.deliveries import with_grouped_addresses
 from amqpmesh.pipeline.events import Column
-from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -41,9 +30,6 @@ _NS: Final = "ns"
 PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """The percentiles stated, besides the maximum."""
 
-TOP: Final = 10
-"""Rows of each table of the summary."""
-
 
 def _statistics_columns(what: str, prefix: str = "") -> tuple[Column, ...]:
     words = {**{name: name for name in PERCENTILES}, "max": "maximum"}
@@ -51,6 +37,8 @@ def _statistics_columns(what: str, prefix: str = "") -> tuple[Column, ...]:
         Column(f"{prefix}{name}_ns", pa.int64(), f"{word} of {what}", _NS, True) for name, word in words.items()
     )
 
+
+_DAY: Final = Column("day", pa.timestamp("us", "UTC"), "when the day begins on which the deliveries were sent")
 
 _TENANT: Final = Column("tenant", pa.string(), "the tenant of the address; empty without tenants", "", True)
 
@@ -63,6 +51,7 @@ _ERROR: Final = Column(
 )
 
 ADDRESSES: Final = (
+    _DAY,
     Column("address", pa.string(), "the address of the deliveries", "", True),
     _TENANT,
     Column("deliveries", pa.int64(), "deliveries that left the mesh, with known ingress and egress routers"),
@@ -79,6 +68,7 @@ ADDRESSES: Final = (
 )
 
 HOPS: Final = (
+    _DAY,
     Column("router", pa.string(), "the router"),
     Column("deliveries", pa.int64(), "deliveries that left the router"),
     *_statistics_columns(
@@ -91,6 +81,7 @@ HOPS: Final = (
 )
 
 LINKS: Final = (
+    _DAY,
     Column("from_router", pa.string(), "the router that sends"),
     Column("to_router", pa.string(), "the router that receives; null if a client receives", "", True),
     Column("receiver", pa.string(), "the container-id of that client", "", True),
@@ -122,6 +113,7 @@ LINKS: Final = (
 )
 
 SHARES: Final = (
+    _DAY,
     Column("address", pa.string(), "the address of the deliveries", "", True),
     _TENANT,
     Column(
@@ -138,7 +130,7 @@ SHARES: Final = (
     Column(
         "share",
         pa.float64(),
-        "the part's share of all time of the address; the shares of an address add up to 1",
+        "the part's share of all time of the address on that day; these shares of an address add up to 1",
         "",
         True,
     ),
@@ -170,12 +162,17 @@ def addresses(attempts: DataFrame) -> DataFrame:
     shown = (
         with_grouped_addresses(attempts)
         .where("latency_ns is not null")
-        .selectExpr("address", "tenant", "latency_ns", "outcome_after_ns", *clocks_of("ingress", "egress"))
+        .selectExpr("day", "address", "tenant", "latency_ns", "outcome_after_ns", *clocks_of("ingress", "egress"))
     )
     timed = shown.selectExpr(
-        "address", "tenant", f"latency_ns - coalesce({SHIFT}, 0L) as took", f"{ERROR} as error", "outcome_after_ns"
+        "day",
+        "address",
+        "tenant",
+        f"latency_ns - coalesce({SHIFT}, 0L) as took",
+        f"{ERROR} as error",
+        "outcome_after_ns",
     )
-    found = timed.groupBy("address", "tenant").agg(
+    found = timed.groupBy("day", "address", "tenant").agg(
         F.count("*").alias("deliveries"),
         F.count_if(F.isnull("error")).alias("unknown"),
         F.count_if(F.col("took") < 0).alias("negative"),
@@ -189,9 +186,10 @@ def addresses(attempts: DataFrame) -> DataFrame:
 
 def hops(attempts: DataFrame) -> DataFrame:
     """Make the table `latency/hops`. Args: attempts: the table `deliveries/attempts`."""
-    at = attempts.select(F.explode("hops").alias("hop")).where("hop.in_router_ns is not null")
+    at = attempts.select(F.expr(DAY_OF).alias("day"), F.explode("hops").alias("hop"))
+    at = at.where("hop.in_router_ns is not null")
     waited = F.expr("hop.outcome_after_ns - hop.in_router_ns")
-    found = at.groupBy(F.col("hop.router").alias("router")).agg(
+    found = at.groupBy("day", F.col("hop.router").alias("router")).agg(
         F.count("*").alias("deliveries"),
         *_figures(F.col("hop.in_router_ns")),
         F.count(waited).alias("answered"),
@@ -200,14 +198,14 @@ def hops(attempts: DataFrame) -> DataFrame:
     return _in_column_order(found, "hops")
 
 
-def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
+def links(attempts: DataFrame, found: DataFrame, drift: int = DRIFT) -> DataFrame:
     """Make the table `latency/links`.
 
-    Args: attempts: as `corrected` returns them. found: the table `latency/clocks`, of the same window and drift.
+    Args: attempts: as `corrected` returns them. found: the table `latency/clocks`, of the same days and drift.
     """
     lanes = (
         _steps(attempts)
-        .groupBy("from_router", "to_router")
+        .groupBy("day", "from_router", "to_router")
         .agg(
             F.count("*").alias("deliveries"),
             F.count_if(F.isnull("shift")).alias("unknown"),
@@ -218,16 +216,18 @@ def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: in
             *_figures(F.col("round_trip"), "round_trip_"),
         )
     )
-    lanes = lanes.join(
-        _neighbour_errors(found, window * drift // 1_000_000), ["from_router", "to_router"], "left"
-    ).withColumn("error_ns", F.expr("if(error_ns is null, null, least(error_ns, near))"))
+    near = _neighbour_errors(found, drift)
+    lanes = lanes.join(near, ["day", "from_router", "to_router"], "left").withColumn(
+        "error_ns", F.expr("if(error_ns is null, null, least(error_ns, near))")
+    )
     last = attempts.where("egress is not null").selectExpr(
+        "day",
         "egress as from_router",
         "receiver",
         "receiver_link as link",
         "element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as round_trip",
     )
-    out = last.groupBy("from_router", "receiver", "link").agg(
+    out = last.groupBy("day", "from_router", "receiver", "link").agg(
         F.count("*").alias("deliveries"),
         F.count("round_trip").alias("answered"),
         *_figures(F.col("round_trip"), "round_trip_"),
@@ -238,29 +238,31 @@ def links(attempts: DataFrame, found: DataFrame, window: int = WINDOW, drift: in
 def _neighbour_errors(found: DataFrame, drift: int) -> DataFrame:
     """Return the errors of neighbours' clocks against each other, which are less than those against a third clock.
 
-    Only for neighbours that were compared in every window in which both clocks are known: without a comparison, a
-    correction depends on the estimates of other clocks.
+    Only for neighbours that were compared in every window of a day in which both clocks are known: without a
+    comparison, a correction depends on the estimates of other clocks.
     """
-    known = found.where("offset_ns is not null")
-    windows = known.where("is_reference").groupBy("router").count()
-    pairs = known.where("not is_reference").groupBy("router", "against")
-    compared = pairs.agg(F.count("*").alias("both"), (F.max("error_ns") + drift).alias("near"))
+    known = found.where("offset_ns is not null").withColumn("day", F.expr(DAY_OF_WINDOW))
+    windows = known.where("is_reference").groupBy("day", "router").count()
+    pairs = known.where("not is_reference").groupBy("day", "router", "against")
+    error = F.max(F.expr(f"error_ns + window_ns * {drift} div 1000000"))
+    compared = pairs.agg(F.count("*").alias("both"), error.alias("near"))
     always = (
-        compared.join(windows.withColumnRenamed("count", "mine"), "router")
-        .join(windows.selectExpr("router as against", "count as its"), "against")
+        compared.join(windows.withColumnRenamed("count", "mine"), ["day", "router"])
+        .join(windows.selectExpr("day", "router as against", "count as its"), ["day", "against"])
         .where("both = least(mine, its)")
     )
-    back = "struct(router as from_router, against as to_router)"
-    return always.selectExpr("near", f"inline(array(struct(against as from_router, router as to_router), {back}))")
+    there, back = "against as from_router, router as to_router", "router as from_router, against as to_router"
+    return always.selectExpr("day", "near", f"inline(array(struct({there}), struct({back})))")
 
 
 def _steps(attempts: DataFrame) -> DataFrame:
     """Return a row for each link between routers that a complete delivery passed."""
     whole = attempts.where("complete and size(hops) > 1").withColumn("step", F.explode(F.expr(STEPS)))
     shown = whole.where("step.here.in_router_ns is not null").select(
-        "step", "outcome", *map(F.expr, clocks_of("step.here.router", "step.there.router"))
+        "day", "step", "outcome", *map(F.expr, clocks_of("step.here.router", "step.there.router"))
     )
     return shown.selectExpr(
+        "day",
         "step.here.router as from_router",
         "step.there.router as to_router",
         f"{_LATER} - step.here.in_router_ns as there",
@@ -294,7 +296,7 @@ def shares(attempts: DataFrame) -> DataFrame:
             ),
         }
     )
-    by_address = ("address", "tenant")
+    by_address = ("day", "address", "tenant")
     nowhere = "cast(null as string) as to_router"
     stays = f"""concat(
         transform(hops, (hop, i) -> struct('router' as part, hop.router as from_router, {nowhere}, stays[i] as ns)),
@@ -333,88 +335,3 @@ def shares(attempts: DataFrame) -> DataFrame:
     whole = F.sum("about").over(Window.partitionBy(*by_address))
     found = found.withColumn("whole", whole).withColumn("share", F.expr("try_divide(about, whole)"))
     return _in_column_order(found, "shares")
-
-
-def job(work: Work) -> Done:
-    """Run the job."""
-    attempts = work.read("deliveries/attempts")
-    window = window_for(attempts)
-    work.write("latency/clocks", estimated(attempts, window))
-    found = work.read("latency/clocks")
-    clocks = running(found, window).cache()  # used by three tables
-    timed = corrected(attempts, clocks, window)
-    made = {
-        "addresses": addresses(timed),
-        "hops": hops(attempts),
-        "links": links(timed, found, window),
-        "shares": shares(timed),
-    }
-    rows = {name: work.write(f"latency/{name}", table) for name, table in made.items()}
-    rows["clocks"] = found.count()
-    clocks.unpersist()
-    (told,) = (
-        found.where("is_reference")
-        .agg(F.count_if(F.expr("problem is not null")), F.count_if(F.expr("problem is null")), F.max("error_ns"))
-        .collect()
-    )
-    (counted,) = work.read("latency/addresses").agg(F.sum("deliveries"), F.sum("unknown"), F.sum("negative")).collect()
-    figures = {
-        "deliveries": counted[0] or 0,
-        "without clocks": counted[1] or 0,
-        "negative": counted[2] or 0,
-        "estimates of clocks": told[1],
-        "inconsistent": told[0],
-        "largest error in ms": (told[2] or 0) / 1e6,
-    }
-    return Done(sum(rows.values()), figures, tuple(_tables(work)))
-
-
-def _tables(work: Work) -> Iterable[Table]:
-    slow = (
-        without_management(work.read("latency/addresses"))
-        .orderBy(F.desc_nulls_last("p99_ns"), "address", "tenant")
-        .limit(TOP)
-    )
-    yield Table(
-        f"slowest addresses, at most {TOP} (ms)",
-        ("address", "deliveries", "half within", "99 of 100 within", "outcome of 99 of 100 within", "give or take"),
-        tuple(
-            (row["address"], row["deliveries"], *_ms(row, "p50_ns", "p99_ns", "outcome_p99_ns", "error_ns"))
-            for row in slow.collect()
-        ),
-    )
-    where = (
-        without_management(work.read("latency/shares"))
-        .groupBy("part", "from_router", "to_router")
-        .agg(F.sum(F.col("total_ns").cast("double")).alias("ns"))
-    )
-    parts = where.withColumn("share", F.expr("try_divide(100 * ns, sum(ns) over ())"))
-    yield Table(
-        f"where time is spent, at most {TOP} (%)",
-        ("part", "from", "to", "share"),
-        tuple(
-            (
-                row["part"],
-                row["from_router"],
-                row["to_router"],
-                None if row["share"] is None else round(row["share"], 1),
-            )
-            for row in parts.orderBy(F.desc("ns"), "part", "from_router", "to_router").limit(TOP).collect()
-        ),
-    )
-    apart = work.read("latency/clocks").where("is_reference and router <> against").groupBy("router", "against")
-    furthest = apart.agg(
-        F.max_by("offset_ns", "window_start").alias("offset_ns"), F.max_by("error_ns", "window_start").alias("error_ns")
-    )
-    yield Table(
-        f"clocks that are furthest apart, at most {TOP} (ms, at last)",
-        ("router", "compared with", "ahead by", "give or take"),
-        tuple(
-            (row["router"], row["against"], *_ms(row, "offset_ns", "error_ns"))
-            for row in furthest.orderBy(F.abs("offset_ns").desc_nulls_last(), "router").limit(TOP).collect()
-        ),
-    )
-
-
-def _ms(row: Any, *names: str) -> list[float | None]:
-    return [None if row[name] is None else round(row[name] / 1e6, 3) for name in names]

@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -97,9 +97,29 @@ def hour_name(hour: int) -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)).strftime("%Y-%m-%dT%H")
 
 
+def day_name(day: int) -> str:
+    """Return the name of a day's part, such as `2026-05-01`, in UTC. Args: day: days since 1970."""
+    return hour_name(day * 24)[:10]
+
+
 def hour_of_name(name: str) -> int:
     """Return the hour of a part, since 1970. Args: name: as `hour_name` returns it."""
     return int(datetime.fromisoformat(f"{name}:00+00:00").timestamp()) // 3600
+
+
+def day_of_part(name: str) -> str:
+    """Return the day of a part of an hour, such as `2026-05-01`; a part of a day is its own."""
+    return name[:10]
+
+
+def changed_days(now: Parts, before: Mapping[str, str]) -> set[str]:
+    """Return the days with parts that are new, gone, or written again. Args: now, before: the parts of a table."""
+    return {day_of_part(name) for name in {*now, *before} if name and now.get(name) != before.get(name)}
+
+
+def hours_of(parts: Parts, days: Set[str]) -> set[str]:
+    """Return the names of those parts that are of some days."""
+    return {name for name in parts if day_of_part(name) in days}
 
 
 def paths(out: str, table: str) -> list[str]:

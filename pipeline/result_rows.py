@@ -79,20 +79,25 @@ VIEWS: Final[Mapping[str, View]] = {
         _smallest("time"),
     ),
     "latency": View(
-        "latency/addresses", ("address", *_LATENCIES, "outcome_p99_ns", "error_ns"), (), _largest("p99_ns")
+        "latency/addresses",
+        ("day", "address", *_LATENCIES, "outcome_p99_ns", "error_ns"),
+        ("day",),
+        _largest("day", "p99_ns"),
     ),
-    "latency/hops": View("latency/hops", ("router", *_LATENCIES, "outcome_p99_ns"), (), _largest("p99_ns")),
+    "latency/hops": View(
+        "latency/hops", ("day", "router", *_LATENCIES, "outcome_p99_ns"), ("day",), _largest("day", "p99_ns")
+    ),
     "latency/links": View(
         "latency/links",
-        ("from_router", "to_router", "receiver", *_LATENCIES, "round_trip_p99_ns"),
-        (),
-        _largest("p99_ns"),
+        ("day", "from_router", "to_router", "receiver", *_LATENCIES, "round_trip_p99_ns"),
+        ("day",),
+        _largest("day", "p99_ns"),
     ),
     "latency/shares": View(
         "latency/shares",
-        ("address", "part", "from_router", "to_router", "deliveries", "share"),
-        (),
-        _largest("total_ns"),
+        ("day", "address", "part", "from_router", "to_router", "deliveries", "share"),
+        ("day",),
+        _largest("day", "total_ns"),
     ),
     "latency/clocks": View(
         "latency/clocks",
@@ -174,7 +179,18 @@ ROUTERS: Final = ("router", "from_router", "to_router", "next_router", "ingress"
 """The columns with ids of routers."""
 
 TIMES: Final = frozenset(
-    ("time", "since", "first_time", "last_time", "begin_time", "end_time", "peak_time", "window_start", "sent_at")
+    (
+        "time",
+        "since",
+        "first_time",
+        "last_time",
+        "begin_time",
+        "end_time",
+        "peak_time",
+        "window_start",
+        "sent_at",
+        "day",
+    )
 )
 """The columns with a time: nanoseconds since 1970, or a timestamp."""
 
@@ -288,7 +304,10 @@ def _condition(name: str, view: View, schema: pa.Schema, selection: Selection) -
     if (selection.since or selection.until) and not view.times:
         raise CommandError(f"{name} has no times: its rows are about all that the job read")
     if selection.since is not None:
-        parts.append(pc.field(view.times[-1]) >= time_of(selection.since, schema.field(view.times[-1]).type))
+        since = selection.since
+        if view.times == ("day",):  # the row is about all of it
+            since = since.replace(hour=0, minute=0, second=0, microsecond=0)
+        parts.append(pc.field(view.times[-1]) >= time_of(since, schema.field(view.times[-1]).type))
     if selection.until is not None:
         parts.append(pc.field(view.times[0]) < time_of(selection.until, schema.field(view.times[0]).type))
     return reduce(and_, parts) if parts else None

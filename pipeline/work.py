@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, hour_name, is_there, load, paths, publish
+from amqpmesh.pipeline.published import WHOLE, Parts, Result, day_name, fresh, hour_name, is_there, load, paths, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,19 +76,29 @@ class Work:
         """
         from pyspark.sql import functions as F  # noqa: N812
 
+        cores = self.spark.sparkContext.defaultParallelism
+        by_key = [F.pmod(F.xxhash64("key"), F.lit(min(cores, files)))] if files > 1 else []
+        self._write_parts(table, rows.repartition("hour", *by_key), "hour", hour_name, kept)
+
+    def write_days(self, table: str, rows: DataFrame, kept: Parts) -> None:
+        """Write the rows of some days of a table, a file for each, on this machine.
+
+        Args: rows: with a column `date`, days since 1970. kept: the parts of other days, which stay.
+        """
+        self._write_parts(table, rows.repartition("date"), "date", day_name, kept)
+
+    def _write_parts(self, table: str, rows: DataFrame, column: str, named: Callable[[int], str], kept: Parts) -> None:
         from amqpmesh.pipeline.files import ordinary  # here: it needs Arrow
 
         directory = fresh(table)
-        cores = self.spark.sparkContext.defaultParallelism
-        by_key = [F.pmod(F.xxhash64("key"), F.lit(min(cores, files)))] if files > 1 else []
-        spread = rows.repartition("hour", *by_key)
-        spread.write.partitionBy("hour").parquet(self.place(directory))
+        rows.write.partitionBy(column).parquet(self.place(directory))
         place = ordinary(self.place(directory))
-        found = sorted(int(each.name.partition("=")[2]) for each in place.glob("hour=*"))
-        parts = {**kept, **{hour_name(each): f"{directory}/hour={each}" for each in found}}
+        found = sorted(int(each.name.partition("=")[2]) for each in place.glob(f"{column}=*"))
+        others = {name: each for name, each in kept.items() if name != WHOLE}  # that one has no rows
+        parts = {**others, **{named(each): f"{directory}/{column}={each}" for each in found}}
         if not parts:
             directory = fresh(table)
-            rows.drop("hour").limit(0).write.parquet(self.place(directory))
+            rows.drop(column).limit(0).write.parquet(self.place(directory))
             parts = {WHOLE: directory}
         self.written[table] = parts
 

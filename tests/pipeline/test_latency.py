@@ -14,8 +14,9 @@ import pytest
 from amqpmesh.pipeline import latency
 from amqpmesh.pipeline.clock_offsets import INCONSISTENT, ONE_WAY
 from amqpmesh.pipeline.clocks import STAMP, WINDOW, corrected, estimated, running
-from amqpmesh.pipeline.latency import ACCURACY, TABLES, addresses, hops, job, shares
+from amqpmesh.pipeline.latency import ACCURACY, TABLES, addresses, hops, shares
 from amqpmesh.pipeline.latency import links as link_table
+from amqpmesh.pipeline.latency_days import job
 from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.attempts import Way, frame
 from tests.support.data.segments import at

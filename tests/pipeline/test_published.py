@@ -278,7 +278,7 @@ VERSIONS = {
     "ingest": (1, "bfbe2de1"),
     "deliveries": (1, "1e408d69"),
     "traffic": (2, "c3091b3d"),
-    "latency": (1, "3a82feae"),
+    "latency": (2, "1dacdfe6"),
     "losses": (1, "bd938716"),
     "anomalies": (1, "82e0cb11"),
     "contingency": (2, "78b64cef"),

@@ -98,6 +98,13 @@ def test_a_table_without_an_order_is_read_until_there_are_enough(tmp_path: Path)
     assert late.rows[0]["sent_at"] == "2026-05-02T07:00:00.000Z"
 
 
+def test_a_row_about_a_day_is_one_of_each_time_within_it_the_last_day_first(tmp_path: Path) -> None:
+    days = [BEGAN.replace(hour=0) + timedelta(days=each) for each in range(4)]
+    write(tmp_path, "latency/hops", *({"day": day, "router": "A", "p99_ns": at} for at, day in enumerate(days)))
+    some = Selection(since=days[1] + timedelta(hours=23), until=days[3])
+    assert [row["p99_ns"] for row in select(str(tmp_path), "latency/hops", some, ["p99_ns"]).rows] == [2, 1]
+
+
 def test_parts_of_a_table_in_folders_are_one_table(tmp_path: Path) -> None:
     for day, router in (("2026-05-01", "A"), ("2026-05-02", "B")):
         folder = tmp_path / f"ingest/hops/date={day}/recorded_by={router}"

@@ -15,6 +15,7 @@ from amqpmesh.pipeline.deliveries import deliveries
 from amqpmesh.pipeline.events import spark_schema, table
 from amqpmesh.pipeline.ingest import ingest
 from amqpmesh.pipeline.jobs import JOBS
+from amqpmesh.pipeline.latency import TABLES as LATENCY
 from amqpmesh.pipeline.traffic import (
     CAPACITY,
     LINKS,
@@ -375,25 +376,33 @@ def few_partitions(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, str(before))
 
 
-def run(bench: Bench, *arriving: Path, jobs: Sequence[str] = ("deliveries", "traffic"), publishes: bool = True) -> Done:
-    """Run jobs once some segments have arrived. Args: publishes: else the last one is killed before that."""
+INCREMENTAL = "traffic", "latency"
+"""The jobs behind `deliveries` that keep what new segments do not change."""
+
+
+def run(
+    bench: Bench, *arriving: Path, jobs: Sequence[str] = ("deliveries", *INCREMENTAL), killed: Sequence[str] = ()
+) -> dict[str, Done]:
+    """Run jobs once some segments have arrived. Args: killed: jobs that are killed before they publish."""
     for path in arriving:
         path.rename(bench.root / "events" / path.name)
     ingest(cast(Any, Session()), bench.work.events, bench.work.place("ingest"))
+    told = {}
     for name in jobs:
         bench.work.written.clear()
-        done: Done = JOBS[name].load()(bench.work)
-        if publishes or name != jobs[-1]:
-            bench.work.publish(name, "", done)
+        told[name] = JOBS[name].load()(bench.work)
+        if name not in killed:
+            bench.work.publish(name, "", told[name])
     bench.work.written.clear()
-    return done
+    return told
 
 
 def all_rows(bench: Bench) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of all tables, in order. A sum of fractions depends on their order a little."""
     found = {}
-    for name in ("matrix", "talkers", "links"):
-        rows = [[_value(each) for each in row] for row in bench.work.read(f"traffic/{name}").collect()]
+    tables = [*(f"traffic/{name}" for name in ("matrix", "talkers", "links")), *(f"latency/{name}" for name in LATENCY)]
+    for name in tables:
+        rows = [[_value(each) for each in row] for row in bench.work.read(name).collect()]
         found[name] = sorted((tuple(row) for row in rows), key=repr)
     return found
 
@@ -404,18 +413,21 @@ def _value(value: Any) -> Any:
 
 @pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
 def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench, few_partitions: None) -> None:
-    """Of a router that records all, one that lost some, and one that records a sample from its second segment on."""
+    """Of a router that records all, one that lost some, and one that records a sample from its second segment on.
+
+    The second hour is partly on the next day.
+    """
     chance = random.Random(4)
     bench.known.recorders["C"].sample = HALF
-    for hour in range(3):
+    for hour in range(21, 24):
         for _ in range(12):
             way = chance.choice(["A", "AB", "ABC", "CB", "CBA", "BA", "CA"])
-            sampled = way[0] != "C" or not hour or chance.random() < 0.5
+            sampled = way[0] != "C" or hour == 21 or chance.random() < 0.5
             bench.known.deliver(way, seconds=(hour + chance.random()) * 3600, sampled=sampled, sender="shop")
         for router, peer, direction in (("C", "shop", "incoming"), ("C", "B", "outgoing"), ("B", "shop", "incoming")):
             look = (hour * 3600 + 3590, 9 * hour + 9, 900 * hour + 900)
             bench.count(router, peer, direction, look, since=at(hour * 3600 - 10), number=1 + (direction == "outgoing"))
-        if hour == 1:
+        if hour == 22:
             bench.known.recorders["B"].lose(3)
         bench.known.close(1)
     waiting = bench.root / "waiting"
@@ -423,23 +435,27 @@ def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench
     paths = [path.rename(waiting / path.name) for path in sorted((bench.root / "events").rglob("*.events"))]
     chance.shuffle(paths)
     run(bench, *paths[:5])
-    run(bench, *paths[5:9], publishes=False)
+    run(bench, *paths[5:9], killed=INCREMENTAL)
     done = run(bench, *paths[9:])
     found = all_rows(bench)
-    assert {row[-1] for row in found["matrix"]} == {"recorded", "scaled", "counted"}
-    assert {row[-1] for row in found["links"]} >= {"recorded", "counted"}
+    assert {row[-1] for row in found["traffic/matrix"]} == {"recorded", "scaled", "counted"}
+    assert {row[-1] for row in found["traffic/links"]} >= {"recorded", "counted"}
+    assert len({row[0] for row in found["latency/shares"]}) == 2
     bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
-    whole = run(bench, jobs=["traffic"])
+    whole = run(bench, jobs=INCREMENTAL)
     assert found == all_rows(bench)
-    told = "messages", "bytes", "rows not exact"
-    assert [done.figures[each] for each in told] == [whole.figures[each] for each in told]
-    assert done.tables == whole.tables
+    for name in INCREMENTAL:
+        read = {"records read", "hours written", "deliveries read"}
+        assert {*done[name].figures} == {*whole[name].figures}
+        for figure in {*done[name].figures} - read:
+            assert done[name].figures[figure] == pytest.approx(whole[name].figures[figure]), (name, figure)
+        assert (done[name].rows, done[name].tables) == (whole[name].rows, whole[name].tables)
 
 
 @pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
 def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partitions: None) -> None:
     bench.known.close(1)
-    assert run(bench).rows == 0  # a table without rows is one part, which is no hour
+    assert {done.rows for done in run(bench).values()} == {0}  # a table without rows is one part, which is no hour
     history = 3
     for hour in range(history):
         for _ in range(20):
@@ -450,13 +466,21 @@ def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partiti
     for _ in range(9):
         bench.known.deliver("AB", seconds=36_000, size=100_000)
     bench.known.close(1)
-    done = run(bench)
+    done = run(bench)["traffic"]
     assert [done.figures[each] for each in ("records read", "hours written")] == [18, 1]
     after = all_rows(bench)
-    assert {*before["matrix"]} < {*after["matrix"]}
+    assert {*before["traffic/matrix"]} < {*after["traffic/matrix"]}
     assert (done.rows, done.figures["messages"]) == (history + 1, 20 * history + 9)
-    assert {row[7] for row in before["links"]} == {1.0}
-    assert sorted(row[7] for row in after["links"]) == [pytest.approx(20 / 9_000, abs=1e-4)] * history + [1.0]
+    assert {row[7] for row in before["traffic/links"]} == {1.0}
+    shares = sorted(row[7] for row in after["traffic/links"])
+    assert shares == [pytest.approx(20 / 9_000, abs=1e-4)] * history + [1.0]
+    bench.known.deliver("AB", seconds=100_000)  # on the next day
     bench.known.close(1)
-    assert run(bench, jobs=["traffic"]).figures["hours written"] == 0
-    assert all_rows(bench) == after
+    later = run(bench)
+    assert (later["traffic"].figures["hours written"], later["latency"].figures["deliveries read"]) == (1, 1)
+    found = all_rows(bench)
+    assert all({*after[name]} < {*rows} for name, rows in found.items())
+    bench.known.close(1)
+    last = run(bench, jobs=INCREMENTAL)
+    assert (last["traffic"].figures["hours written"], last["latency"].figures["deliveries read"]) == (0, 0)
+    assert all_rows(bench) == found
