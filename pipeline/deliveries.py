@@ -335,7 +335,7 @@ def _done(counted: Mapping[str, Any], figures: Mapping[str, int], state: Mapping
 def _join(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Convert ordered hop records into rows."""
     for records in _whole_keys(batches):
-        yield from _rows(chains(_unpacked(records))).to_batches()
+        yield from attempt_rows(chains(_unpacked(records))).to_batches()
 
 
 def _unpacked(records: pa.Table) -> pa.Table:
@@ -375,7 +375,7 @@ def _whole_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting).combine_chunks()
 
 
-def _rows(found: Chains) -> pa.Table:
+def attempt_rows(found: Chains) -> pa.Table:
     """Return the rows of `ATTEMPTS` for chains."""
     records, first, last = found.table, found.first, found.last
 

@@ -153,6 +153,36 @@ VIEWS: Final[Mapping[str, View]] = {
         ("sent_at",),
     ),
     "deliveries/quarantine": View("deliveries/quarantine", ("sent_at", "address", "ingress", "sentence"), ("sent_at",)),
+    "live": View(
+        "live/minutes",
+        ("window_start", "deliveries", "incomplete", "records", "late", "segments", "faults"),
+        ("window_start",),
+        _largest("window_start"),
+    ),
+    "live/traffic": View(
+        "live/traffic",
+        ("window_start", "address", "ingress", "egress", "messages", "bytes", "basis"),
+        ("window_start",),
+        _largest("window_start", "messages"),
+    ),
+    "live/latency": View(
+        "live/latency",
+        ("window_start", "address", "deliveries", "answered", "outcome_p50_ns", "outcome_p99_ns"),
+        ("window_start",),
+        _largest("window_start", "deliveries"),
+    ),
+    "live/losses": View(
+        "live/losses",
+        ("window_start", "kind", "address", "router", "receiver", "condition", "found"),
+        ("window_start",),
+        _largest("window_start", "found"),
+    ),
+    "live/anomalies": View(
+        "live/anomalies",
+        ("window_start", "measure", "address", "value", "usual", "low", "high", "score"),
+        ("window_start",),
+        _largest("window_start"),
+    ),
     "ingest": View(
         "ingest/segments",
         ("router", "segment", "first_time", "last_time", "hops", "events", "whole", "dropped"),

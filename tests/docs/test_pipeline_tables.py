@@ -14,6 +14,7 @@ from amqpmesh.pipeline import (
     clocks,
     cost_search,
     latency,
+    live_tables,
     losses,
     mesh_picture,
     outliers,
@@ -33,6 +34,7 @@ from tests.docs.pages import ROOT
 FOLDER = ROOT / "docs" / "analyse"
 PIPELINE = (FOLDER / "pipeline.md").read_text(encoding="utf-8")
 JOBS_PAGE = (FOLDER / "jobs.md").read_text(encoding="utf-8")
+LIVE_PAGE = (FOLDER / "live.md").read_text(encoding="utf-8")
 TEXT = "\n##\n".join((FOLDER / name).read_text(encoding="utf-8") for name in ("tables.md", "result-tables.md"))
 
 ALL = {
@@ -85,8 +87,15 @@ def test_every_column_of_a_table_is_there(name: str) -> None:
     assert section.split("\n\n")[1].rstrip() == rendered(ALL[name])
 
 
+@pytest.mark.parametrize("name", live_tables.TABLES)
+def test_every_column_of_a_table_of_minutes_is_there(name: str) -> None:
+    section = LIVE_PAGE.split(f"\n### live/{name}\n")[1].split("\n##")[0]
+    assert section.split("\n\n")[1].rstrip() == rendered(live_tables.TABLES[name])
+
+
 def test_there_are_no_other_tables() -> None:
     assert re.findall(r"^### (.+)$", TEXT, re.MULTILINE) == list(ALL)
+    assert re.findall(r"^### (.+)$", LIVE_PAGE, re.MULTILINE) == [f"live/{name}" for name in live_tables.TABLES]
 
 
 def test_every_problem_is_explained() -> None:

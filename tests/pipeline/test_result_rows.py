@@ -11,14 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from amqpmesh.pipeline import events
+from amqpmesh.pipeline import events, live_tables
 from amqpmesh.pipeline.events import Column, arrow_schema
 from amqpmesh.pipeline.published import Result, fresh, publish
 from amqpmesh.pipeline.result_rows import DURATIONS, TIMES, VIEWS, select
 from amqpmesh.pipeline.work import Done, Selection
 from amqpmesh.router.amqp.errors import CommandError
-from tests.pipeline.test_report import TABLES
+from tests.pipeline.test_report import TABLES as OF_JOBS
 
+TABLES = {**OF_JOBS, **{f"live/{name}": columns for name, columns in live_tables.TABLES.items()}}
 BEGAN = datetime(2026, 5, 1, tzinfo=UTC)
 HOUR = 3600 * 10**9
 

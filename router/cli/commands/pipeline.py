@@ -13,7 +13,7 @@ from amqpmesh.pipeline.published import Result, digest, done_before, is_there, l
 from amqpmesh.pipeline.severity import Severity, at_least, found
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
-from amqpmesh.router.cli import arguments, results
+from amqpmesh.router.cli import arguments, live_watch, results
 from amqpmesh.router.cli.exit_status import EPILOG, Exit
 from amqpmesh.router.cli.output.bodies import dump
 from amqpmesh.router.cli.output.progress import Progress
@@ -42,6 +42,7 @@ def declare(command: argparse.ArgumentParser) -> None:
     summaries = {job.name: job.summary for job in JOBS.values()} | {RUN: "all jobs, and a report"}
     for name, summary in summaries.items():
         _declare_job(actions.add_parser(name, help=summary, description=f"Make {summary}.", epilog=EPILOG))
+    live_watch.declare(actions)
     results.declare(actions)
 
 
