@@ -11,7 +11,7 @@ from tests.support.peers.raw_receiver import RawReceiver
 from tests.support.peers.raw_sender import RawSender
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Network, message
-from tests.support.worlds.raw_lines import Fault, Kind, Line, Lines
+from tests.support.worlds.raw_lines import Back, Fault, Kind, Line, Lines
 
 #: Seconds that the sender's link is kept.
 TIMEOUT: Final = 30
@@ -39,7 +39,7 @@ class Story:
         self.routers = routers
         self.sender = RawSender("p", "q", rcv, timeout=TIMEOUT, **sender)
         self.receiver = RawReceiver("c", "q", rcv, timeout=TIMEOUT if lasting else 0, decides=not late)
-        first, last = self._start()
+        self.networks = first, last = self._start()
         self.sending = Line(self.sender, first)
         self.receiving = Line(self.receiver, last)
         self.lines = Lines(self.sending, self.receiving)
@@ -83,17 +83,26 @@ class Story:
         self.decided_meanwhile = self._decide()
         if fault.at & 8:
             self.run()  # the outcomes are there before the sender is back
-        if not fault.at_once:
-            self.run()
-            self.advance(TIMEOUT + 1)
-            self.run()
+        if fault.back is Back.LATE:
+            self._wait()
         if fault.kind is Kind.ROUTER:
             self.lines.connect()
         else:
+            if fault.back is Back.ELSEWHERE:
+                failed.network = self.networks[self.networks[0] is failed.network]
             failed.connect()
         self.run()
         self._decide_all()
+        if fault.back is Back.ELSEWHERE:  # what it had at the first router is that one's until its time is over
+            self._wait()
+            self._decide_all()
         return True
+
+    def _wait(self) -> None:
+        """Let the time pass that a link is kept."""
+        self.run()
+        self.advance(TIMEOUT + 1)
+        self.run()
 
     def _decide(self) -> set[int]:
         """Have the receiver decide what it has. Returns: the numbers of these messages."""
@@ -126,7 +135,8 @@ class Story:
 
     def _restart_router(self) -> None:
         """Kill the routers, and start them anew."""
-        for line, network in zip(self.lines.lines, self._start(), strict=True):
+        self.networks = self._start()
+        for line, network in zip(self.lines.lines, self.networks, strict=True):
             line.switch_off(network)
 
     def check(self, fault: Fault | None) -> None:
@@ -153,7 +163,7 @@ class Story:
         for line in self.lines.lines:
             line.cut()
         self.advance(TIMEOUT + 1)
-        for network in {self.sending.network, self.receiving.network}:
+        for network in set(self.networks):
             context = network.core.context
             assert context.termini.granted == context.termini.suspended_number == context.in_flight == 0
             if self.routers == 1:
@@ -172,7 +182,7 @@ class Story:
     def _check_words(self, fault: Fault | None, heard: list[list[str]]) -> None:
         is_late = not self.receiver.decides
         outcomes = [["rejected" if is_late and number == 1 else "accepted"] for number in range(len(MESSAGES))]
-        is_short = fault is not None and fault.kind in (Kind.CUT, Kind.ONE_WAY) and fault.at_once
+        is_short = fault is not None and fault.kind in (Kind.CUT, Kind.ONE_WAY) and fault.back is Back.AT_ONCE
         resumes = self.failed is self.sending or self.receiver.is_lasting
         if fault is None or (is_short and resumes and self.rcv is ReceiverSettleMode.SECOND):
             assert heard == outcomes

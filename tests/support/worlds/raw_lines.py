@@ -25,6 +25,14 @@ class Kind(Enum):
     CLIENT = "client"
 
 
+class Back(Enum):
+    """The time and the place at which the peer comes back."""
+
+    AT_ONCE = "at once"
+    LATE = "when its time is over"
+    ELSEWHERE = "at another router"
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault at one frame of a story."""
@@ -34,8 +42,7 @@ class Fault:
     kind: Kind
     #: Half of the frame arrives; else nothing of it.
     in_the_middle: bool
-    #: The peer comes back at once; else when its time is over.
-    at_once: bool
+    back: Back
 
 
 class Line:
