@@ -311,21 +311,26 @@ class HttpServer:
 
     async def _admit_siblings(self, door: socket.socket) -> None:
         """Answer other workers of this router."""
-        while True:
+
+        async def admit() -> None:
             await trio.lowlevel.wait_readable(door)
             try:
                 connected, _ = door.accept()
             except OSError:
                 await trio.sleep(PAUSE)
-                continue
+                return
             if is_of_this_user(connected):
                 self._nursery.start_soon(self._serve_sibling, TcpStream(connected))
             else:
                 connected.close()
 
+        await _for_ever(admit, WORKER)
+
     async def _serve_sibling(self, stream: TcpStream) -> None:
         try:
             await serve(stream, Client(WORKER), SIBLING_LIMITS, self._respond_to_sibling)
+        except Exception as error:
+            log.error("internal error", exception=error, peer=WORKER)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
@@ -374,6 +379,16 @@ def _healthy(reason: str | None) -> Answer:
     return Answer(OK, b"ok\n") if reason is None else Answer(UNAVAILABLE, f"{reason}\n".encode())
 
 
+async def _for_ever(step: Callable[[], Awaitable[None]], where: str) -> None:
+    """Do something again and again. An internal error ends neither it nor the thread, in which all listeners are."""
+    while True:
+        try:
+            await step()
+        except Exception as error:
+            log.error("internal error", exception=error, listener=where)
+            await trio.sleep(PAUSE)
+
+
 class _Site:
     """One listener, in the thread."""
 
@@ -404,7 +419,7 @@ class _Site:
             with self.scope:
                 async with trio.open_nursery() as self._nursery:
                     for each in self._listener.sockets:
-                        self._nursery.start_soon(self._accept, each)
+                        self._nursery.start_soon(_for_ever, partial(self._accept, each), self._listener.name)
         finally:
             self._is_over.set()
             if self.at_end is not None:
@@ -412,26 +427,26 @@ class _Site:
                 self.at_end()
 
     async def _accept(self, listening: socket.socket) -> None:
-        while True:
-            await trio.lowlevel.wait_readable(listening)
-            if self._listener.is_paused:  # the successor takes the connection that has come
-                await trio.sleep(PAUSE)
-                continue
-            await self._share.turn()
-            try:
-                connected, address = listening.accept()
-            except (BlockingIOError, ConnectionError):
-                continue  # another process has taken it, or the client is gone already
-            except OSError as error:
-                log.warning("accept failed", peer=self._listener.url, reason=error.strerror or str(error))
-                await trio.sleep(PAUSE)
-                continue
-            scope = trio.CancelScope()
-            if self._open.enter(scope, address[0]):
-                self._nursery.start_soon(self._serve, TcpStream(connected), address[0], scope)
-            else:
-                self._listener.refused += 1
-                connected.close()
+        """Accept the next connection."""
+        await trio.lowlevel.wait_readable(listening)
+        if self._listener.is_paused:  # the successor takes the connection that has come
+            await trio.sleep(PAUSE)
+            return
+        await self._share.turn()
+        try:
+            connected, address = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # another process has taken it, or the client is gone already
+        except OSError as error:
+            log.warning("accept failed", peer=self._listener.url, reason=error.strerror or str(error))
+            await trio.sleep(PAUSE)
+            return
+        scope = trio.CancelScope()
+        if self._open.enter(scope, address[0]):
+            self._nursery.start_soon(self._serve, TcpStream(connected), address[0], scope)
+        else:
+            self._listener.refused += 1
+            connected.close()
 
     async def _serve(self, stream: trio.abc.Stream, host: str, scope: trio.CancelScope) -> None:
         self._listener.connections = len(self._open)

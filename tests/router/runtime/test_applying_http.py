@@ -14,8 +14,9 @@ from amqpmesh.router.config.file import RouterConfig
 from amqpmesh.router.config.tables import Effect
 from amqpmesh.router.io.handshake import UNKNOWN
 from amqpmesh.router.io.streams import TcpStream
-from amqpmesh.router.logs.event_log import event_of
+from amqpmesh.router.logs.event_log import event_of, fields_of
 from amqpmesh.router.management.service import ADDRESS
+from amqpmesh.router.runtime.http_calls import Share
 from tests.router.management.test_config_edits import ask
 from tests.support.peers.http_client import PATIENCE, HttpClient
 
@@ -169,3 +170,22 @@ async def test_management_creates_and_deletes_it() -> None:
         assert router.statistics().router.changed == ("listener[web]",)
         assert (await ask(requester, "DELETE", type="listener", name="web"))[0] == 204
         assert await is_refused(web)
+
+
+async def test_an_internal_error_at_one_leaves_all_of_them_served_also_those_to_come(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    turn, faults = Share.turn, iter([True])
+
+    async def fails_once(self: Share, network: str = "") -> None:
+        if next(faults, False):
+            raise AssertionError("a fault of ours")
+        await turn(self, network)
+
+    monkeypatch.setattr(Share, "turn", fails_once)
+    async with Router(config(AMQP, HTTP)) as router:
+        assert (await HttpClient.of(router, 1).get("/healthz")).status == 200
+        await router.apply(config(AMQP, HTTP, replace(HTTP, name="more")))
+        assert (await HttpClient.of(router, 2).get("/healthz")).status == 200
+    (told,) = [each for each in caplog.records if event_of(each) == "internal error"]
+    assert fields_of(told)["listener"] == "http"
