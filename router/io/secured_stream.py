@@ -27,6 +27,11 @@ LINGER: Final = 1.0
 the reason in our `close` would be lost.
 """
 
+SILENCE: Final = 0.95 * LINGER
+"""Seconds without output after which a peer that has not answered our `close` is reset. Systems count in ticks of up to
+10 ms: after `LINGER` they may say a little less.
+"""
+
 
 class TlsStream(LayeredStream):
     """TLS in memory, over a `TcpStream`. It can be used without waiting; `trio.SSLStream` needs a task that waits.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
 from amqpmesh.router.amqp.states import CLOSING
-from amqpmesh.router.io.secured_stream import LINGER
+from amqpmesh.router.io.secured_stream import SILENCE
 from amqpmesh.router.io.streams import BATCH_TIME, READ_SIZE, DirectStream, TcpStream
 from amqpmesh.router.runtime.polled import PolledTransport
 from amqpmesh.router.runtime.poller import READABLE, WRITABLE
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.runtime.credentials import Credentials
     from amqpmesh.router.runtime.driver import Driver
     from amqpmesh.router.runtime.poller import Poller
-
-SILENCE: Final = 0.95 * LINGER
-"""Seconds without output after which a peer that has not answered our `close` is reset. Systems count in ticks of up to
-10 ms: after `LINGER` they may say a little less.
-"""
 
 
 class AcceptedTransport(PolledTransport):

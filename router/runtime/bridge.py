@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from amqpmesh.router.io.secured_stream import LINGER, close_gracefully
-from amqpmesh.router.io.streams import READ_SIZE, TcpStream
+from amqpmesh.router.io.secured_stream import LINGER, SILENCE, close_gracefully
+from amqpmesh.router.io.streams import READ_SIZE, TcpStream, layers
 from amqpmesh.router.runtime.poller import OVER, READABLE, WRITABLE
 from amqpmesh.router.runtime.transport import WRITE_TIME_OUT
 
@@ -71,6 +71,8 @@ class _Side:
             return self.stream.pending
         self._has_ended = not data
         self._read_all = len(data) == READ_SIZE
+        if self._has_ended:
+            self._bridge.heard_end(self)
         other._unsent, other._is_last = memoryview(data), self._has_ended
         other._write()
         return self.stream.pending and not other._unsent and not self._has_ended
@@ -102,6 +104,8 @@ class Bridge:
         self._is_left = trio.Event()
         self._over = trio.Event()
         self._is_graceful = False
+        #: The worker has ended its connection without waiting for the client: that one has not answered its `close`.
+        self._is_unanswered = False
         self._worker_stream = TcpStream(near)
         self._client = _Side(self, client, poller)
         self._worker = _Side(self, self._worker_stream, poller)
@@ -117,9 +121,18 @@ class Bridge:
             if self._is_graceful:
                 with trio.move_on_after(LINGER):
                     await close_gracefully(self._client.stream)
+                    self._is_unanswered = False
         finally:
             self.end()
+            *_, below = layers(self._client.stream)
+            if self._is_unanswered and isinstance(below, TcpStream):
+                below.abandon(SILENCE)  # as the worker does with a client of its own
             self._worker_stream.close()
+
+    def heard_end(self, side: _Side) -> None:
+        """Note that a side has sent its last octets."""
+        # A worker whose client has answered ends its own direction first, and waits for the client's.
+        self._is_unanswered = side is self._worker and self._worker_stream.is_over
 
     def ended(self, side: _Side) -> None:
         """Note that a side has got the last octets of the other one."""

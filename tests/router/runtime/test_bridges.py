@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Di
 from amqpmesh.router.config.file import ListenerConfig, TlsConfig
 from amqpmesh.router.config.users import add_user
 from amqpmesh.router.config.workers import worker_config
+from amqpmesh.router.io.streams import UNACKNOWLEDGED
 from amqpmesh.router.io.tls import client_context
 from amqpmesh.router.runtime import bridge, hand_overs, poller
 from amqpmesh.router.runtime.router import Router
@@ -272,6 +274,58 @@ async def test_a_client_that_reads_nothing_ends_soon_after_its_connection_at_the
         assert turns < 10
         await trio.aclose_forcefully(peer.stream)
     sibling.end()
+
+
+@pytest.mark.skipif(UNACKNOWLEDGED is None, reason="this system does not tell what is acknowledged")
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("web", [True, False])
+async def test_a_client_that_keeps_its_stream_open_is_reset_unless_it_has_answered_the_close_of_the_other_worker(
+    tmp_path: Path, front: Front, monkeypatch: pytest.MonkeyPatch, web: bool, answers: bool
+) -> None:
+    monkeypatch.setattr(bridge, "LINGER", 0.05)
+    monkeypatch.setattr(bridge, "SILENCE", 0.0)
+    listener = ListenerConfig(url="ws://127.0.0.1:0") if web else front.listener
+    sibling = Sibling(tmp_path)
+    async with Router(worker_config(router_config(listeners=(listener,)), 1, 2, tmp_path)) as first:
+        plain = await connect(first)
+        peer = await over_websocket(plain) if web else front.over(plain)
+        await peer.write(AMQP, Open(container_id="peer"), begun(), attached(Role.RECEIVER, THERE))
+        number, _, descriptor = await sibling.passed()
+        sibling.answer(hand_overs.TAKEN, number)
+        with socket.socket(fileno=descriptor) as taken:
+            taken.send(AMQP + frame(Open(container_id="A")) + frame(Close()))
+            assert await peer.expect_header() == AMQP
+            await peer.expect(Open)
+            await peer.expect(Close)
+            if answers:  # then a worker ends its own direction, and waits for the client's
+                taken.shutdown(socket.SHUT_WR)
+                await until(lambda: not clients(first))
+        await until(lambda: not clients(first))
+        assert isinstance(plain.stream, trio.SocketStream)
+        asking = select.poll()
+        asking.register(plain.stream.socket, 0)
+        assert bool(asking.poll(0 if answers else 60_000)) is not answers
+        await trio.aclose_forcefully(peer.stream)
+    sibling.end()
+
+
+@pytest.mark.skipif(UNACKNOWLEDGED is None, reason="this system does not tell what is acknowledged")
+async def test_a_client_that_does_not_answer_the_close_of_a_worker_that_ends_is_reset_and_loses_nothing(
+    tmp_path: Path, front: Front
+) -> None:
+    async with workers(router_config(listeners=(front.listener,)), tmp_path) as (first, second):
+        plain = await connect(first)
+        deaf = front.over(plain)
+        await linked(deaf, attached(Role.RECEIVER, THERE))
+        assert clients(second) == 1
+        await second.drain()
+        await until(lambda: not clients(first))
+    assert isinstance(plain.stream, trio.SocketStream)
+    asking = select.poll()
+    asking.register(plain.stream.socket, 0)
+    assert asking.poll(60_000), "the end of the router's direction alone would not be reported"
+    assert (await deaf.expect(Close)).error is not None
+    await trio.aclose_forcefully(deaf.stream)
 
 
 async def fill(taken: socket.socket) -> None:
