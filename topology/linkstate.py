@@ -257,6 +257,11 @@ class Topology:
         """The epoch of this router's records."""
         return self._originator.epoch
 
+    def life_of(self, router: str) -> int | None:
+        """Return the epoch of another router's records, which grows when it restarts; None: there are none."""
+        origin = self.database.origins.get(router)
+        return None if origin is None else origin.pair.epoch
+
     @property
     def dropped(self) -> Mapping[str, int]:
         """Dropped messages and records so far, by reason."""

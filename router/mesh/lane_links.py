@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Node
+    from amqpmesh.topology.linkstate import Topology
 
 #: The cost of reaching a consumer at its own router. The cost of the path to that router is added.
 LOCAL_COST: Final = 1
@@ -40,16 +41,16 @@ NO_LIMIT: Final = 2**31 - 1
 class LaneLinks:
     """The links by which deliveries leave to other routers."""
 
-    def __init__(self, context: Context, life: int) -> None:
-        """Args: life: differs from those of earlier and later processes with this router's id."""
+    def __init__(self, context: Context, topology: Topology) -> None:
         self._context = context
-        self._life = life
+        #: It differs from those of earlier and later processes with this router's id.
+        self._life = topology.epoch
         #: Lanes that a neighbour refused a moment ago.
         self._refused: set[tuple[Lane, ConnectionRecord]] = set()
         #: The number of lanes attached so far, for their names.
         self._attached = 0
         #: Those that have lost their connection.
-        self.resumed = ResumedLanes(context)
+        self.resumed = ResumedLanes(context, topology.life_of)
 
     def attach(
         self,

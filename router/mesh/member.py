@@ -13,10 +13,9 @@ from amqpmesh.router.amqp.link import Receiver
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, ConnectionCondition, Error
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.config.mesh import MeshConfig
-from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.delivery.link_loss import close_connection
 from amqpmesh.router.mesh.mesh_routes import MeshRoutes
-from amqpmesh.router.mesh.neighbour import CONTROL, LIVES, Neighbour
+from amqpmesh.router.mesh.neighbour import CONTROL, LIVES, Neighbour, is_between_workers
 from amqpmesh.router.mesh.next_hops import NextHops
 from amqpmesh.router.mesh.routes import Routes
 from amqpmesh.router.mesh.tenant_connections import TenantConnections
@@ -46,13 +45,6 @@ def _origin(record: ConnectionRecord) -> tuple[type, str]:
     config = record.connector or record.listener
     assert config is not None, "a connection has one or the other"
     return type(config), config.name
-
-
-def is_between_workers(record: ConnectionRecord) -> bool:
-    """Tell whether a connection is one between two workers of one router."""
-    if record.listener is not None:
-        return record.listener.endpoint.is_unix
-    return record.connector is not None and any(isinstance(e, Endpoint) and e.is_unix for e in record.connector.places)
 
 
 #: Seconds after which a connection to a neighbour is no longer new.
@@ -445,6 +437,7 @@ class MeshMember:
             if self._context.recording is not None:
                 self._context.recording.graph_changed()
             self._context.on_graph_change()
+            self.routes.lane_links.resumed.graph_changed()
             self.routes.graph_changed(sorted(addresses))
         elif addresses:
             self.routes.consumers_elsewhere_changed(sorted(addresses))

@@ -15,6 +15,7 @@ from amqpmesh.router.amqp.errors import ProtocolError, Scope
 from amqpmesh.router.amqp.link import Receiver, Sender, Terminus
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Role, SenderSettleMode
 from amqpmesh.router.amqp.standard.messaging import Data, Source, Target
+from amqpmesh.router.config.urls import Endpoint
 from amqpmesh.router.mesh.lane_connection import LaneConnection
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ MAX_MESSAGE: Final = 96 * 1024
 
 MAX_QUEUE: Final = 32 * 2**20
 """Octets that wait to be sent on the control link. A neighbour with more of them has stopped reading."""
+
+
+def is_between_workers(record: ConnectionRecord) -> bool:
+    """Tell whether a connection is one between two workers of one router."""
+    if record.listener is not None:
+        return record.listener.endpoint.is_unix
+    return record.connector is not None and any(isinstance(e, Endpoint) and e.is_unix for e in record.connector.places)
 
 
 class Neighbour(LaneConnection):

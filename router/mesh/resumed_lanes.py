@@ -41,7 +41,7 @@ from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
 from amqpmesh.router.small_set import with_item
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from amqpmesh.router.amqp.link import Receiver
     from amqpmesh.router.amqp.standard.messaging import DeliveryState
@@ -105,13 +105,17 @@ def _key(record: ConnectionRecord, name: str, *, sends: bool) -> LinkKey:
 class ResumedLanes:
     """The lanes of a router that have lost their connection, and go on over another one."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, life_of: Callable[[str], int | None]) -> None:
+        """Args: life_of: tells a number of a router's process, which is greater for each later one; None: unknown."""
         self._context = context
+        self._life_of = life_of
         self._config = context.config.mesh
         #: The connections to each neighbour, oldest first.
         self._ways: dict[str, list[Neighbour]] = {}
         #: The neighbours whose process is gone, most likely, until there is a connection again.
         self._gone: set[str] = set()
+        #: Those that are waited for, each with the life that has been lost.
+        self._lives: dict[str, int] = {}
         #: Parts of lanes so far, for their names.
         self._parts = 0
 
@@ -127,6 +131,7 @@ class ResumedLanes:
             return
         self._ways.setdefault(neighbour.router, []).append(neighbour)
         self._gone.discard(neighbour.router)
+        self._lives.pop(neighbour.router, None)
         for each in self._kept(neighbour.router):
             seconds = self._seconds(each.link, lives=True)
             each.grant = each.grant._replace(timeout=seconds)  # anew for each part, however their connection was lost
@@ -147,8 +152,9 @@ class ResumedLanes:
         left = [each for each in ways if each.record is not record]
         if left:
             self._ways[router] = left
-        else:
-            self._ways.pop(router, None)
+        elif self._ways.pop(router, None) is not None and (life := self._life_of(router)) is not None:
+            self._lives = {each: self._lives[each] for each in self.awaited() if each in self._lives}
+            self._lives[router] = life
         lives = bool(left) or (_may_live(record) and router not in self._gone)
         links: Iterable[IncomingLink | OutgoingLink] = (*record.outgoing, *record.incoming, *record.detached_unsettled)
         kept = 0
@@ -182,12 +188,21 @@ class ResumedLanes:
     def gone(self, router: str, now: float) -> None:
         """End the lanes to and from a neighbour at whose place nobody listens any more."""
         if self._is_on:
-            self._context.schedule(now, partial(self._end_all, router))
+            self._context.schedule(now, partial(self._end_all, router, "the neighbour is gone"))
 
-    def _end_all(self, router: str) -> None:
+    def graph_changed(self) -> None:
+        """End the lanes to and from neighbours that have begun anew, and are connected to others alone."""
+        for router, life in tuple(self._lives.items()):
+            if (self._life_of(router) or life) > life:
+                del self._lives[router]
+                self._context.schedule(
+                    self._context.now, partial(self._end_all, router, "the neighbour has begun anew")
+                )
+
+    def _end_all(self, router: str, reason: str) -> None:
         if router not in self._ways:
             for each in self._kept(router):
-                self._context.termini.end(each, "the neighbour is gone")
+                self._context.termini.end(each, reason)
 
     def _seconds(self, link: IncomingLink | OutgoingLink, *, lives: bool) -> int:
         if not lives:

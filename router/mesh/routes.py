@@ -81,7 +81,7 @@ class Routes:
         self.tree_histories = TreeHistories()
         self.watched_addresses = WatchedAddresses(context.kernel)
         self.next_hops = next_hops
-        self.lane_links = LaneLinks(context, topology.epoch)
+        self.lane_links = LaneLinks(context, topology)
         self._outages = Outages(context, topology)
         #: Nodes without a lane that are not reconciled yet since the graph has changed.
         self._postponed: dict[LocalNode | LaneNode, None] = {}

@@ -24,7 +24,7 @@ from amqpmesh.router.endpoint_setup import wanted
 from amqpmesh.router.io.handshake import Identity
 from amqpmesh.router.io.streams import BridgedStream, TcpStream
 from amqpmesh.router.logs import event_log
-from amqpmesh.router.mesh.member import is_between_workers
+from amqpmesh.router.mesh.neighbour import is_between_workers
 from amqpmesh.router.runtime.worker_channels import PACKET, Channel, Door, close_all
 from amqpmesh.topology.workers import worker_of
 
