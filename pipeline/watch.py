@@ -10,7 +10,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import reduce
 from pathlib import PurePosixPath
@@ -72,12 +71,14 @@ class Watch:
         since: datetime,
         options: Mapping[str, str] | None = None,
         told: Told | None = None,
+        noted: Callable[[Live, int], None] | None = None,
         trigger: Mapping[str, Any] | None = None,
     ) -> None:
         """Args: sources: directories, and URLs of routers. since: older files are not read. options: of the connector,
-        for URLs. trigger: of `DataStreamWriter.trigger`.
+        for URLs. noted: is called behind each batch, with the time in ns since 1970. trigger: of
+        `DataStreamWriter.trigger`.
         """
-        self._live, self._told = live, told
+        self._live, self._told, self._noted = live, told, noted
         self._busy = threading.Lock()
         self._failure: BaseException | None = None
         streams = [
@@ -106,19 +107,16 @@ class Watch:
             raise error
         return False
 
-    @contextmanager
-    def between_batches(self) -> Iterator[Live]:
-        """Let no batch begin during the block."""
-        with self._busy:
-            yield self._live
-
     def _take(self, batch: DataFrame, number: int) -> None:
         with self._busy:
             if number <= self._live.batch:
                 return
             try:
                 rows = [Decoded(row["source"], row["told"], bytes(row["hops"])) for row in batch.collect()]
-                wrong = self._live.take(number, rows, time.time_ns())
+                now = time.time_ns()
+                wrong = self._live.take(number, rows, now)
+                if self._noted is not None:
+                    self._noted(self._live, now)
             except (OSError, CommandError) as error:
                 self._failure = error
                 raise

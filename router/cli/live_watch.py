@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -78,6 +79,11 @@ def declare(actions: Any) -> None:
         default=[],
         help="an option of the connector for URLs, such as user=ops or trust=ca.pem; may be repeated",
     )
+    command.add_argument(
+        "--metrics",
+        metavar="[ADDRESS]:PORT",
+        help="serve the last hour as OpenMetrics at http://ADDRESS:PORT/metrics; ADDRESS is 127.0.0.1 unless told",
+    )
     command.add_argument("--once", action="store_true", help="end when what is there was read")
     command.add_argument("--master", metavar="URL", help="the Spark master; default: local[*]")
     command.add_argument(
@@ -103,10 +109,12 @@ def watch(given: argparse.Namespace) -> int:
     with results.extra():
         from amqpmesh.pipeline.files import ordinary
         from amqpmesh.pipeline.live import Live, alone
+        from amqpmesh.pipeline.live_metrics import Exposition, place, served
         from amqpmesh.pipeline.session import check_master, explained, is_running, session
         from amqpmesh.pipeline.watch import Watch, is_mesh
 
     check_master(given.master)
+    at = None if given.metrics is None else place(given.metrics)
     for each in given.sources:
         if not is_mesh(each) and not os.path.isdir(ordinary(each)):
             raise CommandError(f"SOURCE: no directory, and no amqp(s) URL: {each}")
@@ -118,17 +126,27 @@ def watch(given: argparse.Namespace) -> int:
         stack.enter_context(alone(checkpoint))
         delay = round(given.delay.total_seconds() * 1e9)
         live = Live(out, checkpoint, given.sources, delay, keep=keep, since=since.timestamp())
+        exposition = None
+        if at is not None:
+            exposition = Exposition()
+            exposition.note(live, time.time_ns())
+            print(f"metrics: {stack.enter_context(served(exposition, *at))}", file=sys.stderr, flush=True)
         lasting = is_running()
         spark = session("amqpmesh pipeline watch", given.master, {**SETTINGS, **dict(given.conf)})
         if not lasting:
             stack.callback(spark.stop)
         ended = stack.enter_context(_signals())  # behind Spark, which takes SIGINT for itself
         stack.enter_context(explained("watch"))
-        trigger = {"availableNow": True} if given.once else None
-        began = datetime.fromtimestamp(live.since, UTC)
-        options = dict(given.option)
         with Watch(
-            spark, given.sources, live, checkpoint, since=began, options=options, told=_tell, trigger=trigger
+            spark,
+            given.sources,
+            live,
+            checkpoint,
+            since=datetime.fromtimestamp(live.since, UTC),
+            options=dict(given.option),
+            told=_tell,
+            noted=None if exposition is None else exposition.note,
+            trigger={"availableNow": True} if given.once else None,
         ) as query:
             while query.check() and not ended.wait(PERIOD):
                 pass

@@ -14,6 +14,7 @@ from amqpmesh.pipeline import (
     clocks,
     cost_search,
     latency,
+    live_metrics,
     live_tables,
     losses,
     mesh_picture,
@@ -91,6 +92,14 @@ def test_every_column_of_a_table_is_there(name: str) -> None:
 def test_every_column_of_a_table_of_minutes_is_there(name: str) -> None:
     section = LIVE_PAGE.split(f"\n### live/{name}\n")[1].split("\n##")[0]
     assert section.split("\n\n")[1].rstrip() == rendered(live_tables.TABLES[name])
+
+
+def test_every_metric_of_a_watch_is_there() -> None:
+    rows = [
+        f"| `{name}{'_total' if kind == 'counter' else ''}` | {kind} | {told} |"
+        for name, (kind, told) in live_metrics.FAMILIES.items()
+    ]
+    assert "\n\n| metric | type | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n\n" in LIVE_PAGE
 
 
 def test_there_are_no_other_tables() -> None:

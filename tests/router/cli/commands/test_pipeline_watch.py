@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ PATIENCE = 300.0  # seconds; a session of its own takes ten
         ([".", "--to", "hdfs://there/out"], "hdfs://there/out"),
         ([".", "--to", "out", "--delay", "soon"], "--delay: must be a duration such as 90d"),
         ([".", "--to", "out", "--option", "user"], "--option: must be KEY=VALUE"),
+        ([".", "--to", "out", "--metrics", "9464x"], "--metrics: must be ADDRESS:PORT"),
         ([".", "--to", "out", "--master", "here"], "no master of Spark: 'here'"),
     ],
 )
@@ -84,7 +86,7 @@ def test_a_signal_ends_it_between_two_batches(number: signal.Signals, tmp_path: 
     with subprocess.Popen(
         [
             *(sys.executable, "-m", "amqpmesh", "pipeline", "watch", f"{tmp_path}/events", "--to", f"{tmp_path}/out"),
-            *("--json", "--master", "local[1]", "--conf", f"spark.driver.extraJavaOptions={JAVA}"),
+            *("--json", "--metrics", ":0", "--master", "local[1]", "--conf", f"spark.driver.extraJavaOptions={JAVA}"),
         ],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -95,13 +97,17 @@ def test_a_signal_ends_it_between_two_batches(number: signal.Signals, tmp_path: 
         alarm.start()
         try:
             assert program.stderr is not None
+            url = program.stderr.readline().removeprefix("metrics: ").strip()
             said = program.stderr.readline()  # the batch was taken
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+                text = answer.read().decode()
             program.send_signal(number)
             out, error = program.communicate()
         finally:
             alarm.cancel()
             program.kill()
     assert said.endswith("/x.events: foreign: no block of a segment stands in it\n")
+    assert "\namqpmesh_live_records_total 200\n" in text
     assert (program.returncode, error) == (0, "")
     assert json.loads(out)["segments"] == 1
     assert json.loads((tmp_path / "out" / "live" / "checkpoint" / BOOK).read_text())["counts"]["segments"] == 1
