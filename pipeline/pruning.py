@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from amqpmesh.pipeline.events import PARTITIONED, file_of
 from amqpmesh.pipeline.files import ordinary
+from amqpmesh.pipeline.known_segments import Known
 from amqpmesh.pipeline.published import WHOLE, Parts, Result, fresh, hour_name, is_there, load, publish, replace_file
 from amqpmesh.pipeline.segment_rows import Row, forget, segment_rows
 from amqpmesh.router.amqp.errors import CommandError
@@ -82,6 +83,7 @@ def prune(out: str, before: datetime) -> Removed:
     note = Pruned(hour, lives)
     replace_file(place / FILE, json.dumps({"hour": hour, "lives": lives}).encode())
     gone = [name for name in rows if note.has(name)]
+    _forget_known(out, rows, note)
     for name in gone:
         file = file_of(name.file(""))
         for table in PARTITIONED:
@@ -106,6 +108,16 @@ def _old(rows: Mapping[Name, Row], before: int) -> dict[str, int]:
                 break
             found[life] = name.segment
     return found
+
+
+def _forget_known(out: str, rows: Mapping[Name, Row], note: Pruned) -> None:
+    """Let jobs take the segments that are removed for none that they miss. Args: rows: also of these segments."""
+    for job, result in load(out).jobs.items():
+        if "known" in result.state and is_there(out, result):
+            left = Known(**result.state["known"]).without(rows, note.has)
+            if left is not None:
+                # Without the digest of its input: the next run removes the rows.
+                publish(out, job, replace(result, input="", state={**result.state, "known": vars(left)}))
 
 
 def _without_hours(out: str, note: Pruned) -> int:

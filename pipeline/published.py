@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -120,6 +120,12 @@ def changed_days(now: Parts, before: Mapping[str, str]) -> set[str]:
 def hours_of(parts: Parts, days: Set[str]) -> set[str]:
     """Return the names of those parts that are of some days."""
     return {name for name in parts if day_of_part(name) in days}
+
+
+def since(parts: Iterable[str], hour: int) -> set[str]:
+    """Return the names of those parts that are of an hour or later, or are whole tables. Args: hour: since 1970."""
+    first = hour_name(hour)
+    return {name for name in parts if name == WHOLE or name >= first[: len(name)]}
 
 
 def paths(out: str, table: str) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +11,9 @@ from amqpmesh.pipeline.deliveries import HOUR, between, without_management
 from amqpmesh.pipeline.events import TABLES, file_of, spark_schema, table
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.published import WHOLE, Parts, Result, digest, hour_name, hour_of_name
+from amqpmesh.pipeline.known_segments import Known
+from amqpmesh.pipeline.pruning import pruned
+from amqpmesh.pipeline.published import WHOLE, Parts, Result, hour_name, hour_of_name, since
 from amqpmesh.pipeline.sampling import AFTER, BEFORE, sampled_hours
 from amqpmesh.pipeline.segment_rows import Row, segment_rows
 from amqpmesh.pipeline.segments import date_of
@@ -34,38 +34,6 @@ _LINKS: Final = "traffic/links"
 _OF_WINDOW: Final = f"unix_micros(window_start) div {HOUR // 1000}"
 
 
-@dataclass(frozen=True)
-class Known:
-    """The segments of a run.
-
-    Args: lives: for each life of a router, ranges of the numbers of its segments. digest: of their rows.
-    """
-
-    lives: Mapping[str, Sequence[Sequence[int]]]
-    digest: str
-
-    @staticmethod
-    def of(rows: Mapping[Name, Row]) -> Known:
-        """Return what is known of segments, in little space: a month has many."""
-        lives: dict[str, list[list[int]]] = defaultdict(list)
-        for name in sorted(rows, key=lambda each: (each.router, each.epoch, each.segment)):
-            ranges = lives[_life(name)]
-            if ranges and ranges[-1][1] + 1 == name.segment:
-                ranges[-1][1] = name.segment
-            else:
-                ranges.append([name.segment, name.segment])
-        told = sorted((name.file(""), row["path"], row["copies"], row["whole"]) for name, row in rows.items())
-        return Known(dict(lives), digest(told))
-
-    def has(self, name: Name) -> bool:
-        """Return True if a segment is one of these."""
-        return any(first <= name.segment <= last for first, last in self.ranges(name))
-
-    def ranges(self, name: Name) -> Sequence[Sequence[int]]:
-        """Return the numbers of those segments that are of the same life as this one."""
-        return self.lives.get(_life(name), ())
-
-
 def job(work: Work) -> Done:
     """Run the job: for a limited time all of it, else only the hours that new segments change."""
     if work.since is None and work.until is None:
@@ -83,15 +51,20 @@ def job(work: Work) -> Done:
 
 def _hourly(work: Work) -> Done:
     ingested = ordinary(work.place("ingest"))
-    rows = segment_rows(ingested)
+    note = pruned(ingested)
+    rows = {name: row for name, row in segment_rows(ingested).items() if not note.has(name)}
     attempts = dict(work.parts(_ATTEMPTS) or {})
-    sampled = {hour_name(hour): dict(sorted(each.items())) for hour, each in sampled_hours(rows.values()).items()}
+    sampled = {
+        hour_name(hour): dict(sorted(each.items()))
+        for hour, each in sampled_hours(rows.values()).items()
+        if hour >= note.hour
+    }
     before = work.before("traffic")
     state = before.state if before is not None and _is_usable(before, rows) and WHOLE not in attempts else {}
     segments = table(work.spark, work.place("ingest"), "segments")
     if before is None or not state:
         hops, counts = (table(work.spark, work.place("ingest"), name) for name in ("hops", "counts"))
-        _write(work, work.read(_ATTEMPTS), hops, counts, segments, {}, None)
+        _write(work, work.read(_ATTEMPTS), hops, counts, segments, {}, None, note.hour)
         counted = _counted(work.read(_MATRIX))
         read, hours = sum(row["hops"] for row in rows.values()), len(counted)
     else:
@@ -102,7 +75,10 @@ def _hourly(work: Work) -> Done:
         parts = {*attempts, *state["attempts"]} - {WHOLE}
         touched |= {each for each in parts if attempts.get(each) != state["attempts"].get(each)}
         touched |= {each for each in {*sampled, *state["sampled"]} if sampled.get(each) != state["sampled"].get(each)}
-        counted = {each: told for each, told in state["hours"].items() if each not in touched}
+        # What is older was pruned.
+        touched = since(touched, note.hour)
+        old = {name: {part: parts[part] for part in since(parts, note.hour)} for name, parts in before.tables.items()}
+        counted = {each: state["hours"][each] for each in since(state["hours"], note.hour) - touched}
         read, hours = 0, len(touched)
         if touched:
             there = _overlapping(rows, touched)
@@ -116,12 +92,16 @@ def _hourly(work: Work) -> Done:
                 _of(work, there, "hops").where(_isin(f"time div {HOUR}", touched)),
                 _of(work, counting, "counts"),
                 segments,
-                before.tables,
+                old,
                 touched,
             )
             counted.update(_counted(work.read(_MATRIX, touched)))
         else:
-            work.written.update({name: dict(parts) for name, parts in before.tables.items()})
+            for name, left in old.items():
+                if left:
+                    work.written[name] = left
+                else:  # all of it was pruned
+                    work.write_hours(name, work.read(name).limit(0).selectExpr("*", "0 as hour"), {}, 1)
     told = {
         "version": JOBS["traffic"].version,
         "known": vars(Known.of(rows)),
@@ -136,8 +116,7 @@ def _is_usable(before: Result, rows: Mapping[Name, Row]) -> bool:
     """Return True if the tables of before can be changed: their segments are all there, as they were."""
     if before.state.get("version") != JOBS["traffic"].version:
         return False
-    known = Known(**before.state["known"])
-    return Known.of({name: row for name, row in rows.items() if known.has(name)}) == known
+    return Known(**before.state["known"]).is_there(rows)
 
 
 def _touched(work: Work, known: Known, new: Mapping[Name, Row], sampled: Mapping[str, Mapping[str, int]]) -> set[str]:
@@ -194,11 +173,14 @@ def _write(
     segments: DataFrame,
     old: Mapping[str, Parts],
     touched: Set[str] | None,
+    least: int = 0,
 ) -> None:
-    """Write the tables. Args: old: the parts of before. touched: the hours that are made; None: all."""
+    """Write the tables. Args: old: the parts of before. touched: the hours that are made; None: all from `least` on."""
     rows = weighted(attempts, counts, segments)
     load = carried(hops, counts, segments)
     redone: Set[str] = touched or set()
+    if least and touched is None:
+        rows, load = (each.where(f"{_OF_WINDOW} >= {least}") for each in (rows, load))
     if touched is not None:
         rows, load = (each.where(_isin(_OF_WINDOW, touched)) for each in (rows, load))
         # The share of the busiest link is one of the day, so that the rest of these days is written, too.
@@ -220,10 +202,6 @@ def _write(
 def _isin(hour: str, touched: Set[str]) -> str:
     """Return the condition that an hour, since 1970, is one of these."""
     return f"{hour} in ({', '.join(str(hour_of_name(each)) for each in touched)})"
-
-
-def _life(name: Name) -> str:
-    return f"{name.router}.{name.epoch}"
 
 
 # --------------------------------------------------------------------------------------------------------- what is told

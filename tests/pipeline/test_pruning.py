@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from amqpmesh.pipeline import known_segments
 from amqpmesh.pipeline.increments import converted, increment
 from amqpmesh.pipeline.ingest import Ingested, ingest
 from amqpmesh.pipeline.pruning import FILE, Removed, prune, pruned
 from amqpmesh.pipeline.published import WHOLE, Result, fresh, hour_name, load, publish
 from amqpmesh.pipeline.result_rows import select
+from amqpmesh.pipeline.segment_rows import segment_rows
 from amqpmesh.pipeline.work import Done, Selection
 from amqpmesh.router.amqp.errors import CommandError
 from tests.support.data.known_traffic import Known
@@ -108,6 +110,28 @@ def test_new_segments_are_converted_as_before(place: Place) -> None:
     place.record(6)
     result = place.convert()
     assert (result.converted, place.hops()) == (2, 1)
+
+
+def test_jobs_that_keep_what_they_have_read_miss_no_segment(place: Place) -> None:
+    rows = segment_rows(place.out / "ingest")
+    some = {name: row for name, row in rows.items() if name.segment < 6}
+    changed = {name: {**row, "whole": not row["whole"]} for name, row in some.items()}
+    for job, known in (("traffic", some), ("losses", changed)):
+        publish(
+            str(place.out),
+            job,
+            Result("x", asdict(Done(1)), {}, {"known": vars(known_segments.Known.of(known)), "more": 1}),
+        )
+    prune(str(place.out), at(3))
+    told = load(str(place.out)).jobs
+    left = segment_rows(place.out / "ingest")
+    assert known_segments.Known(**told["traffic"].state["known"]) == known_segments.Known.of(
+        {name: left[name] for name in left if name in some}
+    )
+    assert (told["traffic"].input, told["traffic"].state["more"]) == ("", 1)
+    assert known_segments.Known(**told["losses"].state["known"]) == known_segments.Known.of(
+        changed
+    )  # it has to read all again in any case
 
 
 def test_a_segment_that_was_written_to_late_keeps_those_behind_it(place: Place) -> None:

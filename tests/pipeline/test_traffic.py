@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqpmesh.pipeline.deliveries import deliveries
-from amqpmesh.pipeline.events import spark_schema, table
-from amqpmesh.pipeline.ingest import ingest
+from amqpmesh.pipeline.events import spark_schema
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.latency import TABLES as LATENCY
 from amqpmesh.pipeline.traffic import (
     CAPACITY,
     LINKS,
@@ -24,67 +21,19 @@ from amqpmesh.pipeline.traffic import (
     MATRIX,
     TALKERS,
     Windows,
-    links,
     matrix,
     talkers,
-    weighted,
 )
-from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.known_traffic import CROSSING, STAY, Delivery, Known
 from tests.support.data.segments import BEGAN, WHOLE_SAMPLE, at
-from tests.support.spark.stub import Session
+from tests.support.spark.traffic_bench import Bench, window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HALF = WHOLE_SAMPLE // 2
-Figures = dict[tuple[Any, ...], tuple[float, float]]
-
-
-def window(ns: int, seconds: int = 60) -> datetime:
-    return datetime.fromtimestamp(ns // 1_000_000_000 // seconds * seconds, UTC)
-
-
 START = window(at(0))
-
-
-class Bench:
-    def __init__(self, spark: SparkSession, root: Path, sample: int = WHOLE_SAMPLE) -> None:
-        self.spark, self.root = spark, root
-        self.known = Known(root / "events", "ABCDE", sample=sample)
-        self.work = Work(spark, (str(root / "events"),), str(root / "out"))
-
-    def take(self) -> None:
-        self.known.close()
-        ingest(self.spark, self.work.events, self.work.place("ingest"))
-
-    def table(self, name: str) -> DataFrame:
-        return table(self.spark, self.work.place("ingest"), name)
-
-    def weighted(self, windows: Windows = Windows()) -> DataFrame:  # noqa: B008 - it is frozen
-        return weighted(deliveries(self.table("hops")), self.table("counts"), self.table("segments"), windows)
-
-    def links(self, windows: Windows = Windows(), capacity: DataFrame | None = None) -> DataFrame:  # noqa: B008
-        return links(self.table("hops"), self.table("counts"), self.table("segments"), windows, capacity)
-
-    def count(
-        self,
-        router: str,
-        peer: str,
-        direction: str,
-        *looks: tuple[float, int, int],
-        number: int = 1,
-        since: int | None = None,
-    ) -> None:
-        """Add a reading of a link's counters: its time, deliveries, octets, and the time of the reading before."""
-        rest = dict.fromkeys(("presettled", "accepted", "rejected", "released", "modified", "unsettled", "credit"), 0)
-        told = {"number": number, "link": f"{direction}-{peer}", "direction": direction, "peer": peer, **rest}
-        told["from_router"] = peer in self.known.routers
-        records = []
-        for seconds, count, size in looks:
-            records.append({**told, "time": at(seconds), "since": since, "deliveries": count, "octets": size})
-            since = at(seconds)
-        self.known.count(router, records)
+Figures = dict[tuple[Any, ...], tuple[float, float]]
 
 
 @pytest.fixture
@@ -364,123 +313,3 @@ def test_without_traffic_there_are_no_rows(bench: Bench) -> None:
         done = JOBS[name].load()(bench.work)
     assert (done.rows, done.figures["messages"]) == (0, 0)
     assert all(shown.rows == () for shown in done.tables)
-
-
-@pytest.fixture
-def few_partitions(spark: SparkSession) -> Iterator[None]:
-    """Let all that is little be one task, in tests of several runs."""
-    name = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "2")
-    yield
-    spark.conf.set(name, str(before))
-
-
-INCREMENTAL = "traffic", "latency"
-"""The jobs behind `deliveries` that keep what new segments do not change."""
-
-
-def run(
-    bench: Bench, *arriving: Path, jobs: Sequence[str] = ("deliveries", *INCREMENTAL), killed: Sequence[str] = ()
-) -> dict[str, Done]:
-    """Run jobs once some segments have arrived. Args: killed: jobs that are killed before they publish."""
-    for path in arriving:
-        path.rename(bench.root / "events" / path.name)
-    ingest(cast(Any, Session()), bench.work.events, bench.work.place("ingest"))
-    told = {}
-    for name in jobs:
-        bench.work.written.clear()
-        told[name] = JOBS[name].load()(bench.work)
-        if name not in killed:
-            bench.work.publish(name, "", told[name])
-    bench.work.written.clear()
-    return told
-
-
-def all_rows(bench: Bench) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of all tables, in order. A sum of fractions depends on their order a little."""
-    found = {}
-    tables = [*(f"traffic/{name}" for name in ("matrix", "talkers", "links")), *(f"latency/{name}" for name in LATENCY)]
-    for name in tables:
-        rows = [[_value(each) for each in row] for row in bench.work.read(name).collect()]
-        found[name] = sorted((tuple(row) for row in rows), key=repr)
-    return found
-
-
-def _value(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, float) else value
-
-
-@pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
-def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench, few_partitions: None) -> None:
-    """Of a router that records all, one that lost some, and one that records a sample from its second segment on.
-
-    The second hour is partly on the next day.
-    """
-    chance = random.Random(4)
-    bench.known.recorders["C"].sample = HALF
-    for hour in range(21, 24):
-        for _ in range(12):
-            way = chance.choice(["A", "AB", "ABC", "CB", "CBA", "BA", "CA"])
-            sampled = way[0] != "C" or hour == 21 or chance.random() < 0.5
-            bench.known.deliver(way, seconds=(hour + chance.random()) * 3600, sampled=sampled, sender="shop")
-        for router, peer, direction in (("C", "shop", "incoming"), ("C", "B", "outgoing"), ("B", "shop", "incoming")):
-            look = (hour * 3600 + 3590, 9 * hour + 9, 900 * hour + 900)
-            bench.count(router, peer, direction, look, since=at(hour * 3600 - 10), number=1 + (direction == "outgoing"))
-        if hour == 22:
-            bench.known.recorders["B"].lose(3)
-        bench.known.close(1)
-    waiting = bench.root / "waiting"
-    waiting.mkdir()
-    paths = [path.rename(waiting / path.name) for path in sorted((bench.root / "events").rglob("*.events"))]
-    chance.shuffle(paths)
-    run(bench, *paths[:5])
-    run(bench, *paths[5:9], killed=INCREMENTAL)
-    done = run(bench, *paths[9:])
-    found = all_rows(bench)
-    assert {row[-1] for row in found["traffic/matrix"]} == {"recorded", "scaled", "counted"}
-    assert {row[-1] for row in found["traffic/links"]} >= {"recorded", "counted"}
-    assert len({row[0] for row in found["latency/shares"]}) == 2
-    bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
-    whole = run(bench, jobs=INCREMENTAL)
-    assert found == all_rows(bench)
-    for name in INCREMENTAL:
-        read = {"records read", "hours written", "deliveries read"}
-        assert {*done[name].figures} == {*whole[name].figures}
-        for figure in {*done[name].figures} - read:
-            assert done[name].figures[figure] == pytest.approx(whole[name].figures[figure]), (name, figure)
-        assert (done[name].rows, done[name].tables) == (whole[name].rows, whole[name].tables)
-
-
-@pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
-def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partitions: None) -> None:
-    bench.known.close(1)
-    assert {done.rows for done in run(bench).values()} == {0}  # a table without rows is one part, which is no hour
-    history = 3
-    for hour in range(history):
-        for _ in range(20):
-            bench.known.deliver("AB", seconds=3600 * hour, size=100)
-        bench.known.close(1)
-    run(bench)
-    before = all_rows(bench)
-    for _ in range(9):
-        bench.known.deliver("AB", seconds=36_000, size=100_000)
-    bench.known.close(1)
-    done = run(bench)["traffic"]
-    assert [done.figures[each] for each in ("records read", "hours written")] == [18, 1]
-    after = all_rows(bench)
-    assert {*before["traffic/matrix"]} < {*after["traffic/matrix"]}
-    assert (done.rows, done.figures["messages"]) == (history + 1, 20 * history + 9)
-    assert {row[7] for row in before["traffic/links"]} == {1.0}
-    shares = sorted(row[7] for row in after["traffic/links"])
-    assert shares == [pytest.approx(20 / 9_000, abs=1e-4)] * history + [1.0]
-    bench.known.deliver("AB", seconds=100_000)  # on the next day
-    bench.known.close(1)
-    later = run(bench)
-    assert (later["traffic"].figures["hours written"], later["latency"].figures["deliveries read"]) == (1, 1)
-    found = all_rows(bench)
-    assert all({*after[name]} < {*rows} for name, rows in found.items())
-    bench.known.close(1)
-    last = run(bench, jobs=INCREMENTAL)
-    assert (last["traffic"].figures["hours written"], last["latency"].figures["deliveries read"]) == (0, 0)
-    assert all_rows(bench) == found

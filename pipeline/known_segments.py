@@ -1,0 +1,57 @@
+"""The segments that an earlier run of a job has read, in little space: a month has many. No Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from amqpmesh.pipeline.published import digest
+from amqpmesh.pipeline.segment_rows import Row
+from amqpmesh.router.telemetry.segments import Name
+
+
+@dataclass(frozen=True)
+class Known:
+    """The segments of a run.
+
+    Args: lives: for each life of a router, ranges of the numbers of its segments. digest: of their rows.
+    """
+
+    lives: Mapping[str, Sequence[Sequence[int]]]
+    digest: str
+
+    @staticmethod
+    def of(rows: Mapping[Name, Row]) -> Known:
+        """Return what is known of segments."""
+        lives: dict[str, list[list[int]]] = defaultdict(list)
+        for name in sorted(rows, key=lambda each: (each.router, each.epoch, each.segment)):
+            ranges = lives[_life(name)]
+            if ranges and ranges[-1][1] + 1 == name.segment:
+                ranges[-1][1] = name.segment
+            else:
+                ranges.append([name.segment, name.segment])
+        told = sorted((name.file(""), row["path"], row["copies"], row["whole"]) for name, row in rows.items())
+        return Known(dict(lives), digest(told))
+
+    def has(self, name: Name) -> bool:
+        """Return True if a segment is one of these."""
+        return any(first <= name.segment <= last for first, last in self.ranges(name))
+
+    def ranges(self, name: Name) -> Sequence[Sequence[int]]:
+        """Return the numbers of those segments that are of the same life as this one."""
+        return self.lives.get(_life(name), ())
+
+    def is_there(self, rows: Mapping[Name, Row]) -> bool:
+        """Return True if all these segments are among some, as they were."""
+        return Known.of({name: row for name, row in rows.items() if self.has(name)}) == self
+
+    def without(self, rows: Mapping[Name, Row], is_gone: Callable[[Name], bool]) -> Known | None:
+        """Return those that are not gone; None: some were not there already. Args: rows: all, also of those gone."""
+        if not self.is_there(rows):
+            return None
+        return Known.of({name: row for name, row in rows.items() if self.has(name) and not is_gone(name)})
+
+
+def _life(name: Name) -> str:
+    return f"{name.router}.{name.epoch}"
