@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from benchmarks.bench import Results
+from benchmarks.resumption import case_of
 from benchmarks.tables import table
 
 Take = Callable[[Results], float]
@@ -75,6 +76,13 @@ def most(part: str, name: str) -> Take:
     return lambda results: max(case["router"][name] for case in results[part].values())
 
 
+def duplicates_cost(results: Results) -> float:
+    """Return the CPU that a message takes more at an address that drops duplicates, which its sender may send again."""
+    found = results["patterns"]
+    with_ids, without = found["one pair, duplicates by message-id"], found["one pair, credit 500"]
+    return with_ids["router"]["cpu_us"] - without["router"]["cpu_us"]
+
+
 def _all() -> Iterator[Goal]:
     for shape, limits in (("100 B", (1.0, 1.5, 2.5)), ("400 B", (1.2, 1.8, 3.0))):
         for mode, limit in zip(("settled", "unsettled", "second"), limits, strict=True):
@@ -109,6 +117,13 @@ def _all() -> Iterator[Goal]:
     yield Goal("the faster of two directions with slow readers, of the slower", 3.0, "", most("directions", "times"))
     for mode in ("settled", "unsettled", "second"):
         yield Goal(f"CPU, 100 B {mode}, resumption granted, of off's", 1.03, "", beside_off(f"100 B {mode}"))
+    case = case_of(10)
+    yield Goal(f"{case}: kept in", 1.0, "s", figure("resumption", case, "seconds"))
+    yield Goal("... longest time without a pause for others", 20, "ms", figure("resumption", case, "park_ms"))
+    yield Goal("... resumed in", 5.0, "s", figure("resumption", case, "resume_seconds"))
+    yield Goal("... memory of a link", 2_048, "B", figure("resumption", case, "octets"))
+    yield Goal("... memory of a delivery", 350, "B", figure("resumption", case, "delivery_octets"))
+    yield Goal("CPU of a message, duplicates by message-id, beyond that of others", 10, "us", duplicates_cost)
     yield Goal("CPU of a message, 500 connections, of one's", 2.0, "", growth_over_connections)
     take = figure("uncompiled", "100 B unsettled", "messages_per_second")
     yield Goal("uncompiled, one pair, 100 B unsettled", 50_000, "/s", take, at_least=True)

@@ -6,6 +6,7 @@ resume each delivery. The benchmark measures the CPU that either takes, the long
 the memory of what is kept meanwhile.
 
     python -m benchmarks.resumption [--links 10000] [--deliveries 10] [--connections 10] [--rounds 3]
+    python -m benchmarks.run --only resumption --rounds 3 [--commit-figures]
 
 The part `granted` has nothing to resume: a pair of clients asks for its links to be kept, and another one
 does not.
@@ -233,13 +234,18 @@ def measure(rounds: int, links: int, deliveries: int, connections: int) -> Figur
     return {**times, "octets": empty / links, "delivery_octets": (full - empty) / (links * deliveries or 1)}
 
 
+def case_of(connections: int) -> str:
+    """Return the name of a case. Args: connections: that have the links."""
+    return f"{LINKS:,} links of {connections:,} connections, {DELIVERIES} deliveries each"
+
+
 def resumption(bench: Bench) -> None:
     """Measure what links cost whose senders are away, and come back."""
     if bench.router is not None:
         return
     rows = []
     for connections in (10, 1_000) if bench.extent else (10,):
-        case = f"{LINKS:,} links of {connections:,} connections, {DELIVERIES} deliveries each"
+        case = case_of(connections)
         progress(f"resumption: {case}")
         found = bench.keep("resumption", case, {"router": measure(bench.rounds, LINKS, DELIVERIES, connections)})[
             "router"

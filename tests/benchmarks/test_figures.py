@@ -80,6 +80,7 @@ class Everything(dict[str, Any]):
 FIGURES = {
     *("cpu_us", "messages_per_second", "megabytes_per_second", "p50_us", "p99_us"),
     *("kib", "kept_kib", "octets", "kept_octets", "seconds", "times"),
+    *("park_ms", "resume_seconds", "delivery_octets"),
 }
 
 

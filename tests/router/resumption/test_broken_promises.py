@@ -1,0 +1,86 @@
+"""Links that are given up before their time, and changes of the limits: what was promised is kept, or null says so."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from amqpmesh.router.amqp.standard.messaging import Target
+from amqpmesh.router.config.resumption import ResumptionConfig
+from amqpmesh.router.kernel import Budget
+from amqpmesh.router.management.changed_config import put_in_force
+from tests.router.resumption.test_returning_senders import WHOLE, Roaming, as_map, tag
+from tests.support.peers.roaming_receiver import FAILED, RoamingReceiver
+from tests.support.worlds.network import Network
+
+
+@pytest.mark.parametrize("why", ["deliveries", "memory"])
+def test_a_link_that_is_given_up_is_counted_and_logged_and_answered_by_null(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "amqpmesh")
+    r = Roaming(network=Network(resumption=ResumptionConfig(unsettled=2 if why == "deliveries" else 100)))
+    r.send(3)
+    context = r.network.core.context
+    others = Budget(context.budget.limit, context.budget)
+    if why == "memory":
+        others.add(2 * context.budget.limit + 1)
+    r.lose()
+    others.add(-others.used)
+    assert (context.termini.evicted, context.termini.suspended_number) == (1, 0)
+    (line,) = [each for each in caplog.messages if each.startswith("link expired")]
+    assert "there is no room" in line
+    assert r.back({tag(number): None for number in range(3)}).unsettled is None
+    assert context.termini.counts.in_doubt == 3
+    for each in r.arrivals:
+        each.accept()
+    r.finish()
+    assert not context.budget.used
+
+
+def test_as_long_as_there_is_memory_nothing_is_given_up() -> None:
+    r = Roaming()
+    r.send(3)
+    context = r.network.core.context
+    others = Budget(context.budget.limit, context.budget)
+    others.add(context.budget.limit)
+    r.lose()
+    others.add(-others.used)
+    assert (context.termini.evicted, context.termini.suspended_number) == (0, 1)
+    assert as_map(r.back({tag(number): None for number in range(3)})) == {tag(number): WHOLE for number in range(3)}
+    for each in r.arrivals:
+        each.accept()
+    r.finish()
+
+
+def test_a_receiver_that_is_given_up_is_answered_by_null_and_its_senders_hear_that_it_is_gone() -> None:
+    r = RoamingReceiver(network=Network(resumption=ResumptionConfig(unsettled=2)))
+    sent = r.send(3)
+    tags = [r.tag(number) for number in range(3)]
+    r.lose()
+    r.network.run()
+    assert [each.outcome for each in sent] == [FAILED] * 3
+    assert r.back(dict.fromkeys(tags)).unsettled is None
+    r.finish()
+
+
+@pytest.mark.parametrize("changed", [{"timeout": 0.0}, {"links": 0}, {"links_per_user": 0}])
+def test_a_change_of_the_limits_is_for_new_links_and_breaks_no_promise(changed: dict[str, float]) -> None:
+    r = Roaming()
+    (arrival,) = r.send()
+    r.lose()
+    core = r.network.core
+    limits = replace(core.context.config.resumption, **changed)
+    put_in_force(core, replace(core.context.config, resumption=limits), r.network.now)
+    r.network.run()
+    answer = r.back({tag(0): None})
+    assert as_map(answer) == {tag(0): WHOLE}
+    assert isinstance(answer.target, Target)
+    assert answer.target.timeout == 0
+    r.resume(1)
+    arrival.accept()
+    (said,) = r.heard()
+    assert said.first == 1
+    r.finish()
