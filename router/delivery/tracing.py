@@ -13,6 +13,7 @@ from amqpmesh.router.address_syntax import without_secret
 from amqpmesh.router.delivery import message_head
 from amqpmesh.router.kernel import REJECTED, Chunk, state_kind
 from amqpmesh.router.model.blocked import why_node, why_outgoing
+from amqpmesh.router.model.credit_share import LOCAL_COST
 from amqpmesh.router.model.foreign_links import name_of
 from amqpmesh.router.model.lane import tenant_of
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -212,7 +213,7 @@ def routed(context: Context, relay: Relay, share: CreditShare) -> None:
             context.now,
             "routed",
             to=context.id if lane is None else lane.far,
-            cost=share.cost,
+            cost=share.cost - LOCAL_COST,  # of the path, as `status` and `why` tell it
             rule=str(share.ingress.config.distribution),
             ways=Named(len(shares), tenant),
             ready=Named(sum(each.is_ready for each in shares), tenant),

@@ -11,8 +11,7 @@ from amqpmesh.router.config.address import Duplicates
 from amqpmesh.router.delivery.link_loss import release_queued
 from amqpmesh.router.delivery.queueing import unqueue
 from amqpmesh.router.delivery.settlement import end_excluded, route_again
-from amqpmesh.router.mesh.lane_links import LOCAL_COST
-from amqpmesh.router.model.credit_share import CreditShare
+from amqpmesh.router.model.credit_share import LOCAL_COST, CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
 from amqpmesh.router.model.node import IngressNode
 from amqpmesh.topology.workers import name_of

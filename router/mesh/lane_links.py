@@ -11,6 +11,7 @@ from amqpmesh.router.credit.fixed_credit import FixedCredit
 from amqpmesh.router.delivery.link_loss import detach_if_done
 from amqpmesh.router.endpoint_setup import LARGE, WHOLE_MAP
 from amqpmesh.router.mesh.resumed_lanes import ResumedLanes, keep_lane, lane_target, seconds_kept
+from amqpmesh.router.model.credit_share import LOCAL_COST
 from amqpmesh.router.model.lane import LaneKind
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.small_set import with_item, without_item
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.lane import Lane
     from amqpmesh.router.model.node import Node
     from amqpmesh.topology.linkstate import Topology
-
-#: The cost of reaching a consumer at its own router. The cost of the path to that router is added.
-LOCAL_COST: Final = 1
 
 #: Seconds before a lane that a neighbour refused is attached again.
 RETRY_TIME: Final = 0.1

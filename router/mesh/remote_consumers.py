@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.address_syntax import local_key, split
-from amqpmesh.router.mesh.lane_links import LOCAL_COST
+from amqpmesh.router.model.credit_share import LOCAL_COST
 from amqpmesh.router.model.lane import Lane, LaneKind
 
 if TYPE_CHECKING:

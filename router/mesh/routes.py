@@ -24,13 +24,13 @@ from amqpmesh.router.delivery.link_loss import release_queued
 from amqpmesh.router.mesh.distribution_mismatch import DistributionMismatches
 from amqpmesh.router.mesh.ingress import Ingresses
 from amqpmesh.router.mesh.lane_connection import BULK_SESSIONS
-from amqpmesh.router.mesh.lane_links import LOCAL_COST, RETRY_TIME, LaneLinks, take_lane
+from amqpmesh.router.mesh.lane_links import RETRY_TIME, LaneLinks, take_lane
 from amqpmesh.router.mesh.lane_nodes import LaneNodes
 from amqpmesh.router.mesh.outages import WAIT_TIME, Outages
 from amqpmesh.router.mesh.remote_consumers import RemoteConsumers
 from amqpmesh.router.mesh.tree_history import TreeHistories
 from amqpmesh.router.mesh.watched_addresses import WatchedAddresses
-from amqpmesh.router.model.credit_share import CreditShare
+from amqpmesh.router.model.credit_share import LOCAL_COST, CreditShare
 from amqpmesh.router.model.lane import Lane, LaneKind
 from amqpmesh.router.model.node import DynamicNode, LaneNode, LocalNode
 from amqpmesh.router.model.refusal import RefusedError

@@ -8,7 +8,7 @@ credit is divided within a router by the same rule as between two routers, witho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel import MANY_SENDERS
 from amqpmesh.router.small_set import SmallSet, first, with_item, without_item
@@ -16,6 +16,9 @@ from amqpmesh.router.small_set import SmallSet, first, with_item, without_item
 if TYPE_CHECKING:
     from amqpmesh.router.kernel import FastRoute, Grant
     from amqpmesh.router.model.node import InternalNode, Node
+
+LOCAL_COST: Final = 1
+"""The cost of reaching a consumer at its own router. The cost of the path to that router is added."""
 
 
 class CreditShare:
