@@ -150,6 +150,11 @@ class Case:
             capacity,
         )
 
+    def load_of(self, tenant: str) -> Amounts:
+        """Return the octets of a tenant on each edge."""
+        sent = [(each.ingress, each.egress, each.bytes) for each in self.flows if each.tenant == tenant]
+        return Traffic(self.network, sent).load
+
     def failures(self) -> list[Failure]:
         """Return every single link and router."""
         return [

@@ -20,7 +20,7 @@ class Job:
 
     Args: name: its name, and its result's directory. summary: its result, in a line. title: its heading in the
         report; empty: its name. needs: jobs whose results it reads. module: its module, if it is not in this room.
-        version: of its tables; a result of another version is made again.
+        version: of its tables; a result of another version is made again. limited: it reads the limits of links.
     """
 
     name: str
@@ -29,6 +29,7 @@ class Job:
     module: str = ""
     title: str = ""
     version: int = 1
+    limited: bool = False
 
     def load(self) -> Callable[[Work], Done]:
         """Import the function. Raises: ModuleNotFoundError: Spark, or another package of the extra, is missing."""
@@ -92,6 +93,7 @@ JOBS: Final = _by_name(
         "link costs that would relieve the busiest link",
         ("ingest", "traffic"),
         title="Better link costs",
+        limited=True,
     ),
 )
 """The jobs in their order: each after those that it needs."""

@@ -124,6 +124,22 @@ def carried(out: str, since: datetime | None = None, until: datetime | None = No
     return dict(found)
 
 
+def minutes(out: str, since: datetime | None = None, until: datetime | None = None) -> tuple[float, float]:
+    """Return the octets of a time, and of its busiest minute, by the table `traffic/matrix`. Raises: as `flows`."""
+    dataset = opened(out, VIEWS["traffic"])
+    kind = dataset.schema.field("window_start").type
+    wanted = pc.field("bytes").is_valid()
+    if since is not None:
+        wanted &= pc.field("window_start") >= time_of(since, kind)
+    if until is not None:
+        wanted &= pc.field("window_start") < time_of(until, kind)
+    found: dict[datetime, float] = defaultdict(float)
+    for batch in dataset.to_batches(columns=["window_start", "bytes"], filter=wanted):
+        for row in pa.Table.from_batches([batch]).group_by("window_start").aggregate([("bytes", "sum")]).to_pylist():
+            found[row["window_start"]] += row["bytes_sum"]
+    return sum(found.values()), max(found.values(), default=0.0)
+
+
 def repeated(out: str, since: datetime | None = None, until: datetime | None = None) -> dict[tuple[str, str], float]:
     """Sum up the octets that links have not carried, since they carried a multicast delivery once for several routers.
 

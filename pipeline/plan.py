@@ -23,6 +23,7 @@ from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.graphs import Graph, recorded
 from amqpmesh.pipeline.rehearsal import rehearsed
 from amqpmesh.pipeline.routing import Amounts
+from amqpmesh.pipeline.traffic_limits import Allowed, Limits, read
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.management.cost_plan import Change, Plan, Use, Verdict, to_json
@@ -37,6 +38,11 @@ this share. Uses up to the greatest one now, without a failure, do not count.
 
 TRIES: Final = 3
 """Searches with other random numbers before no changes are proposed, since all make a failure worse."""
+
+NAMED: Final = 5
+"""Links above their limit that a sentence names at most."""
+
+NO_LIMITS: Final = Allowed()
 
 FILE: Final = "plan.json"
 """The plan's name, beside its tables."""
@@ -84,7 +90,7 @@ class Proposed:
 
     Args: changes: in their order. case, changed: before and after. use: of the busiest link before, after, and in
         between. failures: rows of the table of that name. skipped: changes of the search that made a failure worse.
-        least, evaluations, is_exhausted: of the search.
+        least, evaluations, is_exhausted: of the search. allowed: the limits.
     """
 
     changes: tuple[Change, ...]
@@ -96,13 +102,27 @@ class Proposed:
     least: float
     evaluations: int
     is_exhausted: bool
+    allowed: Allowed = NO_LIMITS
+
+    @property
+    def limits(self) -> str | None:
+        """The links and tenants above a limit, before and after; None: there are no limits."""
+        if not self.allowed.links:
+            return None
+        before, after = self.allowed.above(self.case), self.allowed.above(self.changed)
+        named = "; ".join(_place(each) for each in list(after)[:NAMED])
+        told = f"{len(before):,} above their limit before, {len(after):,} after"
+        return f"{told}: {named}" if named else told
 
     @property
     def verdict(self) -> Verdict:
         """The result of the check by failures."""
         if not self.changes:
             reason = "there is nothing to gain"
-            return Verdict(None, "all changes that gain enough make a failure worse" if self.skipped else reason)
+            if self.skipped:
+                reason = "all changes that gain enough make a failure worse"
+                reason += ", or exceed a limit" if self.allowed.links else ""
+            return Verdict(None, reason)
         before, after = (max(self.failures, key=lambda row: row[name]) for name in ("use_before", "use_after"))
         worse = [row for row in self.failures if row["worse"]]
         sentence = (
@@ -122,17 +142,18 @@ def proposed(
     flows: Sequence[Flow],
     *,
     capacity: Mapping[Edge, float] | None = None,
+    allowed: Allowed = NO_LIMITS,
     effort: Effort = USUAL,
     harm: float = HARM,
     check: Check = directly,
 ) -> Proposed:
-    """Propose changes that make no single failure worse.
+    """Propose changes that make no single failure worse, and put nothing above its limit.
 
-    Args: capacity: of directions of links over the whole time, in octets; the others are equal. harm: as `HARM`. check:
-        evaluates failures.
+    Args: capacity: of directions of links over the whole time, in octets; the others are equal. allowed: limits, which
+        are capacities, too. harm: as `HARM`. check: evaluates failures.
     """
     first = Case.of(graph, flows)
-    can = capacities(first.network, capacity or {}, first.traffic.load)
+    can = capacities(first.network, {**(capacity or {}), **allowed.links}, first.traffic.load)
     case = replace(first, capacity=can)
     singles = case.failures()
     before = _by_name(check(case, singles))
@@ -150,19 +171,34 @@ def proposed(
                 break
             changed = _with(graph, flows, changes, can)
             rows = _failure_rows(before, _by_name(check(changed, singles)), most, harm)
-            if not any(row["worse"] for row in rows):
+            if not any(row["worse"] for row in rows) and not allowed.broken(case, changed):
                 made = tuple(Change(*edge, graph.edges[edge], cost) for edge, cost in changes.items())
                 use = most, after, on_the_way
-                return Proposed(made, case, changed, use, tuple(rows), skipped, found.least, evaluations, is_exhausted)
+                return Proposed(
+                    made, case, changed, use, tuple(rows), skipped, found.least, evaluations, is_exhausted, allowed
+                )
             worse = {(row["kind"], row["failure"]) for row in rows if row["worse"]}
-            changes = _without_one(graph, flows, changes, can, before, most, harm, [
-                each for each in singles if (each.kind, each.name) in worse
-            ])  # fmt: skip
+            again = [each for each in singles if (each.kind, each.name) in worse]
+
+            def trial(left: Mapping[Edge, int], again: Sequence[Failure] = again) -> tuple[int, float]:
+                """Return the number of failures that are worse and of limits that are broken; and the highest use."""
+                with_them = _with(graph, flows, left, can)
+                compared = _failure_rows(before, _by_name(directly(with_them, again)), most, harm)
+                use = float((with_them.traffic.load / can).max(initial=0.0))
+                return sum(row["worse"] for row in compared) + len(allowed.broken(case, with_them)), use
+
+            changes = _without_one(changes, trial)
             skipped += 1
         if not found.changes:
             break
     rows = _failure_rows(before, before, most, harm)
-    return Proposed((), case, case, (most, most, most), tuple(rows), skipped, found.least, evaluations, is_exhausted)
+    use = most, most, most
+    return Proposed((), case, case, use, tuple(rows), skipped, found.least, evaluations, is_exhausted, allowed)
+
+
+def _place(above: tuple[str, ...]) -> str:
+    router, neighbour, *tenant = above
+    return f"{router} -> {neighbour}" + "".join(f", tenant {each}" for each in tenant)
 
 
 def _with(graph: Graph, flows: Sequence[Flow], changes: Mapping[Edge, int], capacity: Amounts) -> Case:
@@ -170,27 +206,11 @@ def _with(graph: Graph, flows: Sequence[Flow], changes: Mapping[Edge, int], capa
 
 
 def _without_one(
-    graph: Graph,
-    flows: Sequence[Flow],
-    changes: Mapping[Edge, int],
-    capacity: Amounts,
-    before: Mapping[tuple[str, str], Row],
-    most: float,
-    harm: float,
-    failures: Sequence[Failure],
+    changes: Mapping[Edge, int], trial: Callable[[Mapping[Edge, int]], tuple[int, float]]
 ) -> dict[Edge, int]:
-    """Leave out one change: the one without which the fewest failures are worse.
-
-    Of several such changes, it is the one without which the busiest link is used least.
-    """
-    trials = []
-    for edge in changes:
-        left = {other: cost for other, cost in changes.items() if other != edge}
-        case = _with(graph, flows, left, capacity)
-        rows = _failure_rows(before, _by_name(directly(case, failures)), most, harm)
-        use = float((case.traffic.load / capacity).max(initial=0.0))
-        trials.append((sum(row["worse"] for row in rows), use, edge, left))
-    return min(trials)[3]
+    """Leave out one change: the one without which `trial` returns the least."""
+    left = {edge: {other: cost for other, cost in changes.items() if other != edge} for edge in changes}
+    return left[min(changes, key=lambda edge: (*trial(left[edge]), edge))]
 
 
 def _by_name(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
@@ -291,14 +311,25 @@ def job(work: Work) -> Done:
         names = ("kind", "failure", "most_loaded", "use", "lost_messages")
         return [row.asDict() for row in contingency(case, failures, edges).select(*names).collect()]
 
-    found = proposed(graph, sent, check=check)
+    allowed = _allowed(work, read(work.out))
+    found = proposed(graph, sent, allowed=allowed, check=check)
     simulation = rehearsed(graph, [(each.ingress, each.egress, each.bytes) for each in sent], found.changes)
-    plan = planned(found, simulation, work)
+    plan = planned(found, simulation, work, relative=not allowed.links)
     rows = work.write("plan/changes", _frame(work.spark, changes(found), CHANGES))
     work.write("plan/links", _frame(work.spark, links(found), LINKS))
     work.write("plan/failures", _frame(work.spark, found.failures, FAILURES))
     save(work, to_json(plan))
-    return Done(rows, _figures(found), (*_changes_shown(plan, found), _checks(plan)))
+    return Done(rows, _figures(found), (*_changes_shown(plan, found), _checks(plan, found)))
+
+
+def _allowed(work: Work, limits: Limits) -> Allowed:
+    if not limits.links:
+        return NO_LIMITS
+    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+    minutes = work.read("traffic/matrix").groupBy("window_start").agg(F.sum("bytes").alias("octets"))
+    (row,) = minutes.agg(F.sum("octets"), F.max("octets")).collect()
+    return limits.of(row[0] or 0.0, row[1] or 0.0)
 
 
 def _frame(spark: SparkSession, rows: Sequence[Row], columns: Sequence[Column]) -> DataFrame:
@@ -349,11 +380,10 @@ def _changes_shown(plan: Plan, found: Proposed) -> tuple[Table, ...]:
     return (Table("changes", headings, tuple(rows)),)
 
 
-def _checks(plan: Plan) -> Table:
+def _checks(plan: Plan, found: Proposed) -> Table:
     words = {True: "passed", False: "failed", None: "not made"}
     checks = (("contingency", plan.contingency), ("simulation", plan.simulation))
-    return Table(
-        "checks",
-        ("check", "result", "what was found"),
-        tuple((name, words[verdict.passed], verdict.sentence) for name, verdict in checks),
-    )
+    rows = [(name, words[verdict.passed], verdict.sentence) for name, verdict in checks]
+    if found.limits is not None:
+        rows.append(("limits", words[not found.allowed.above(found.changed)], found.limits))
+    return Table("checks", ("check", "result", "what was found"), tuple(rows))

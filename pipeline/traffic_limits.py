@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow import fs
 
 from amqpmesh.router.amqp.errors import CommandError
 
+if TYPE_CHECKING:
+    from amqpmesh.pipeline.contingency import Case
+    from amqpmesh.pipeline.routing import Amounts
+
 FILE: Final = "limits.toml"
 """The name of the file, in the directory of results."""
+
+MINUTE: Final = 60.0
+"""Seconds of a window of the table `traffic/matrix`."""
+
+_SAME: Final = 1e-9
+"""The relative difference up to which amounts are equal."""
 
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
     "link": frozenset({"router", "neighbour", "bytes_per_second"}),
@@ -32,21 +42,67 @@ class Limits:
     links: Mapping[tuple[str, str], float] = field(default_factory=dict)
     tenants: Mapping[str, float] = field(default_factory=dict)
 
+    def of(self, total: float, busiest: float) -> Allowed:
+        """Return what the limits allow in a whole time, so that they hold in its busiest minute, too.
+
+        It is taken that each link has the same part of the mesh's traffic in each minute.
+        Args: total: the octets of the time. busiest: those of its busiest minute.
+        """
+        scale = MINUTE * (total / busiest if busiest else 1.0)
+        return Allowed({edge: most * scale for edge, most in self.links.items()}, self.tenants)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The octets that each direction of a link may carry in a time, and the shares of tenants in them."""
+
+    links: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    tenants: Mapping[str, float] = field(default_factory=dict)
+
+    def above(self, case: Case) -> dict[tuple[str, ...], float]:
+        """Return what is above its limit: directions of links, and of links with a tenant, with their octets."""
+        return dict(self._above(case))
+
+    def broken(self, before: Case, after: Case) -> list[tuple[str, ...]]:
+        """Return what a change of costs puts above its limit, or raises where it is above already."""
+        known = self.above(before)
+        return [place for place, load in self.above(after).items() if load > known.get(place, 0.0) * (1 + _SAME)]
+
+    def _above(self, case: Case) -> Iterator[tuple[tuple[str, ...], float]]:
+        routers = case.network.routers
+
+        def over(load: Amounts, share: float) -> Iterator[tuple[tuple[str, str], float]]:
+            for tail, head, octets in zip(case.network.tails, case.network.heads, load.tolist(), strict=True):
+                edge = routers[tail], routers[head]
+                if edge in self.links and octets > self.links[edge] * share * (1 + _SAME):
+                    yield edge, octets
+
+        yield from over(case.traffic.load, 1.0)
+        for tenant, share in self.tenants.items() if self.links else ():
+            for edge, octets in over(case.load_of(tenant), share):
+                yield (*edge, tenant), octets
+
 
 def read(out: str) -> Limits:
     """Read the file. Args: out: the directory of results, a path or a URI. Returns: no limits, if there is no file.
 
     Raises: CommandError: the file is not valid, or cannot be read.
     """
+    try:
+        return parsed(octets(out).decode())
+    except (OSError, ValueError) as error:  # errors of TOML and of UTF-8 are of the latter kind
+        raise CommandError(f"{out}/{FILE}: {error}") from None
+
+
+def octets(out: str) -> bytes:
+    """Return the content of the file; nothing, if there is none. Raises: OSError: it cannot be read."""
     system, path = fs.FileSystem.from_uri(out) if "://" in out else (fs.LocalFileSystem(), out)
     place = f"{path.rstrip('/')}/{FILE}"
-    try:
-        if system.get_file_info(place).type == fs.FileType.NotFound:
-            return Limits()
-        with system.open_input_stream(place) as stream:
-            return parsed(stream.readall().decode())
-    except (OSError, ValueError) as error:  # of both kinds are errors of TOML and of UTF-8
-        raise CommandError(f"{out}/{FILE}: {error}") from None
+    if system.get_file_info(place).type == fs.FileType.NotFound:
+        return b""
+    with system.open_input_stream(place) as stream:
+        content: bytes = stream.readall()
+    return content
 
 
 def parsed(text: str) -> Limits:

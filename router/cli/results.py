@@ -328,14 +328,17 @@ def promise(given: argparse.Namespace) -> int:
     except CommandError as error:
         raise CommandError(f"{given.plan}: {error}") from None
     with extra():
-        from amqpmesh.pipeline.maintenance import carried, flows, graph, repeated
+        from amqpmesh.pipeline.maintenance import carried, flows, graph, minutes, repeated
         from amqpmesh.pipeline.promise import kept
+        from amqpmesh.pipeline.traffic_limits import read
 
     times = given.since, given.until
     load = carried(given.out, *times)
     for edge, more in repeated(given.out, *times).items():
         load[edge] = load.get(edge, 0.0) + more
-    found = kept(plan, graph(given.out), flows(given.out, *times), load)
+    limits = read(given.out)
+    capacity = limits.of(*minutes(given.out, *times)).links if limits.links else None
+    found = kept(plan, graph(given.out), flows(given.out, *times), load, capacity)
     if given.json:
         print(dump(asdict(found)))
     else:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from amqpmesh.pipeline import plan as plan_module
 from amqpmesh.pipeline.contingency import Case, Flow
-from amqpmesh.pipeline.cost_search import Effort
+from amqpmesh.pipeline.cost_search import Effort, edges_of
 from amqpmesh.pipeline.events import TABLES, spark_schema
 from amqpmesh.pipeline.graphs import Graph
 from amqpmesh.pipeline.plan import CHANGES, FILE, Proposed, changes, directly, job, links, proposed, save
 from amqpmesh.pipeline.traffic import MATRIX
+from amqpmesh.pipeline.traffic_limits import FILE as FILE_OF_LIMITS
+from amqpmesh.pipeline.traffic_limits import Allowed, read
 from amqpmesh.pipeline.work import Work
 from amqpmesh.router.management.cost_plan import Change, from_json, to_json
 from tests.pipeline.test_rehearsal import SQUARE
@@ -90,6 +94,53 @@ def test_a_capacity_that_is_known_counts() -> None:
     assert max(row["use_before"] for row in found.failures) == 2.0
 
 
+def test_a_link_above_its_limit_is_relieved_before_busier_ones_and_no_other_is_put_above_its_own() -> None:
+    # B -> C carries 3,000, and A -> B 2,000: the latter is the one above its limit.
+    allowed = Allowed({("A", "B"): 1500.0})
+    found = proposed(Graph(SQUARE), FLOWS, allowed=allowed, effort=QUICK)
+    rows = {(row["router"], row["neighbour"]): row for row in links(found)}
+    assert (found.use[0], rows["A", "B"]["use_before"]) == (pytest.approx(4 / 3), pytest.approx(4 / 3))
+    assert rows["A", "B"]["bytes_after"] <= 1500.0
+    assert found.limits == "1 above their limit before, 0 after"
+    # The other way cannot take it: neither all of it, nor half.
+    shut = {edge: 500.0 for edge in SQUARE if "D" in edge}
+    found = proposed(Graph(SQUARE), FLOWS, allowed=Allowed({**allowed.links, **shut}), effort=QUICK)
+    assert (found.changes, found.limits) == ((), "1 above their limit before, 1 after: A -> B")
+
+
+@pytest.mark.parametrize(("tenants", "some"), [({}, True), ({"blue": 0.9}, True), ({"blue": 0.3}, False)])
+def test_a_tenant_is_put_above_its_share_of_no_link(tenants: dict[str, float], some: bool) -> None:
+    blue = [flow._replace(tenant="blue") for flow in FLOWS]
+    limits = dict.fromkeys(SQUARE, 2500.0)
+    found = proposed(Graph(SQUARE), blue, allowed=Allowed(limits, tenants), effort=QUICK)
+    assert bool(found.changes) == some
+    if not some:
+        assert found.verdict.sentence == "all changes that gain enough make a failure worse, or exceed a limit"
+        assert found.limits is not None
+        assert "B -> C, tenant blue" in found.limits
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_proposed_puts_nothing_above_its_limit(seed: int) -> None:
+    chance = random.Random(seed)
+    graph = Graph(grid(chance, 7, 12))
+    flows = [
+        Flow(chance.choice(("blue", "red")), f"a{at}", *flow, flow[2] * 100)
+        for at, flow in enumerate(flows_of(chance, 7, 12))
+    ]
+    now = Case.of(graph, flows)
+    load = dict(zip(edges_of(now.network), now.traffic.load.tolist(), strict=True))
+    most = max(load.values())
+    allowed = Allowed({edge: (octets or most) * chance.uniform(0.5, 2) for edge, octets in load.items()}, {"blue": 0.5})
+    found = proposed(graph, flows, allowed=allowed, effort=Effort(evaluations=150), harm=10.0)
+    edges = {**graph.edges, **{(each.router, each.neighbour): each.after for each in found.changes}}
+    then = Case.of(Graph(edges, graph.routers), flows)
+    for tenant, share in ((None, 1.0), ("blue", 0.5)):
+        before, after = ((each.traffic.load if tenant is None else each.load_of(tenant)) for each in (now, then))
+        for edge, one, other in zip(edges_of(now.network), before.tolist(), after.tolist(), strict=True):
+            assert other <= max(one, allowed.links[edge] * share) * (1 + 1e-6), (tenant, edge)
+
+
 # ------------------------------------------------------------------------------------------------------------- the job
 
 
@@ -106,7 +157,8 @@ def test_the_job_writes_a_plan_that_was_checked_beside_its_tables(spark: SparkSe
     ]
     table(work, "ingest/edges", TABLES["edges"], *edges)
     table(work, "ingest/hops", TABLES["hops"], *({"router": each, "time": 5} for each in "ABCD"))
-    table(work, "traffic/matrix", MATRIX, *(each._asdict() for each in FLOWS))
+    minutes = (datetime(2026, 5, 1, 0, minute, tzinfo=UTC) for minute in (0, 1))
+    table(work, "traffic/matrix", MATRIX, *({"window_start": next(minutes), **each._asdict()} for each in FLOWS))
     done = job(work)
     plan = from_json((tmp_path / "plan" / FILE).read_bytes())
     found = proposed(Graph(SQUARE), FLOWS, check=directly)
@@ -121,6 +173,11 @@ def test_the_job_writes_a_plan_that_was_checked_beside_its_tables(spark: SparkSe
     assert [row.asDict() for row in failures] == list(found.failures)
     assert {row["failure"] for row in failures} == {"A - B", "A - D", "B - C", "C - D", *"ABCD"}
     assert [table.title for table in done.tables] == ["changes", "checks"]
+
+    # 1,800 octets in the busiest minute: 2,700 in a time with one and a half of it.
+    (tmp_path / FILE_OF_LIMITS).write_text('[[link]]\nrouter = "B"\nneighbour = "C"\nbytes_per_second = 30\n')
+    limited = Work(spark, (), str(tmp_path))
+    assert plan_module._allowed(limited, read(str(tmp_path))).links == {("B", "C"): pytest.approx(2700.0)}
 
     other = Work(spark, (), f"file://{tmp_path}/other")
     (tmp_path / "other" / "plan").mkdir(parents=True)

@@ -52,6 +52,17 @@ def test_it_is_told_whether_the_traffic_or_its_paths_are_others() -> None:
     assert kept(PLAN, AFTER, SENT, {("A", "C"): 655.0}).is_kept
 
 
+def test_a_plan_that_was_made_with_limits_is_measured_by_them() -> None:
+    # Of what they may carry, A -> B used 1,000 of 800 before, and A -> C uses 600 of 1,000 then.
+    plan = replace(PLAN, relative=False, before=Use(1.25, "A", "B"), after=Use(0.6, "A", "C"))
+    can = {("A", "B"): 800.0, ("A", "C"): 1000.0}
+    found = kept(plan, AFTER, SENT, {("A", "C"): 600.0, ("A", "B"): 400.0}, can)
+    assert (found.is_kept, found.busiest) == (True, "A -> C")
+    assert (found.promised, found.predicted, found.measured) == pytest.approx((0.48, 0.48, 0.48))
+    found = kept(plan, AFTER, SENT, {("A", "C"): 500.0, ("A", "B"): 500.0}, can)
+    assert (found.is_kept, found.busiest, found.measured) == (True, "A -> B", pytest.approx(0.5))
+
+
 def test_without_traffic_nothing_is_kept_or_broken() -> None:
     found = kept(replace(PLAN, before=Use(0.0, None, None)), AFTER, list[Flow](), {})
     assert (found.is_kept, found.measured, found.promised, found.predicted) == (False, None, 1.0, 1.0)

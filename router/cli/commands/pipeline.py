@@ -156,13 +156,16 @@ class _Running:
     def account(self, job: Job, function: Callable[[Work], Done]) -> Account:
         """Run a job, unless its result is there already."""
 
+        from amqpmesh.pipeline.traffic_limits import octets  # here: it needs the extra
+
         self._step += 1
         began = time.monotonic()
         place = self._work(None).place(job.name)
         if job.name == "ingest":
             done, is_same = self._ingest(job)
             return Account(job, place, time.monotonic() - began, done, is_same)
-        given = self._digest(job.name, job.version, self._tables(job.needs)) if job.needs else None
+        limits = (octets(self._given.out).decode(errors="replace"),) if job.limited else ()
+        given = self._digest(job.name, job.version, self._tables(job.needs), *limits) if job.needs else None
         if (result := self._result(job.name, given)) is not None:
             return Account(job, place, time.monotonic() - began, done_before(result), unchanged=True)
         with self._shown(job.name) as spark:
