@@ -198,6 +198,8 @@ class Handlers:
             self.mesh.opened(record, lanes_of)
             if record in self.mesh.neighbours:
                 self.mesh.routes.lane_links.resumed.came(self.mesh.neighbours[record])
+            if record.connector is not None and record.role == "mesh":
+                self.mesh.tenant_connections.gather(record.connector.name)
         self.containers.opened(record)
         if not record.own:
             self._context.log.info(

@@ -134,6 +134,16 @@ class TenantConnections:
                 self._context, record, Error(condition=ConnectionCondition.CONNECTION_FORCED, description=reason)
             )
 
+    def gather(self, connector: str) -> None:
+        """Close those of a connector that lead to another worker than its connection for all: opened again, they lead
+        to the same one. Args: connector: its name.
+        """
+        neighbour = next((each for each in self._neighbours.values() if _is_of(each, connector)), None)
+        if neighbour is None:
+            return
+        for connection in [each for each in self if _is_of(each, connector) and each.router != neighbour.router]:
+            self.close(connection.record, "it leads to another worker than the connection between the routers")
+
     def close_all(self, router: str) -> None:
         """Close the connections to a router that is no neighbour any more."""
         for connection in [each for each in self if each.router == router]:
@@ -152,3 +162,8 @@ class TenantConnections:
         if tenant is not None:
             record.contender = tenant
             self._context.on_tenant(record, tenant)
+
+
+def _is_of(connection: LaneConnection, connector: str) -> bool:
+    config = connection.record.connector
+    return config is not None and config.name == connector

@@ -340,19 +340,23 @@ class Connector:
             hostname=chain.place.hostname,
             redirected=chain.is_redirected and not self._is_named(chain.place),
             lanes_of=lanes_of,
-            wanted=self._wanted(endpoint),
+            wanted=self._wanted(endpoint, lanes_of),
         )
 
-    def _wanted(self, endpoint: Endpoint) -> list[str]:
+    def _wanted(self, endpoint: Endpoint, lanes_of: str | None) -> list[str]:
         """Return the routers that a connection is wanted to, if there are several behind its place.
 
         First comes the one that the last connection led to: another connector may be about to come back to another one.
+        Connections for single tenants are of use only beside the one for all.
         """
-        mesh = self._driver.core.mesh
+        mesh, record = self._driver.core.mesh, self._record
         if mesh is None or not self.config.is_mesh or endpoint.is_unix:
             return []
+        if lanes_of is not None and record is not None and record.engine.remote is not None:
+            return [record.peer.container_id]
         awaited = mesh.routes.lane_links.resumed.awaited()
-        return sorted(awaited, key=lambda each: each != self._neighbour)[:MOST_WANTED]
+        beside = () if lanes_of is not None or self._beside is None else self._beside.routers()
+        return [*sorted(awaited, key=lambda each: each != self._neighbour), *beside][:MOST_WANTED]
 
     def _end_beside(self) -> None:
         beside, self._beside = self._beside, None

@@ -71,6 +71,11 @@ class TenantConnectors:
             with trio.move_on_after(HEAD_START):
                 await self._driver.until(lambda: all(map(self._is_settled, self._scopes)))
 
+    def routers(self) -> list[str]:
+        """Return the routers that they lead to, once each, oldest connection first."""
+        opened = (each.peer.container_id for each in self._records.values() if each.engine.remote is not None)
+        return list(dict.fromkeys(opened))
+
     def connect_no_more(self) -> None:
         """Open no more of them. Open ones continue until they end."""
         self._is_over = True

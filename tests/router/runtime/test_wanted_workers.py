@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from amqpmesh.router.config.file import (
     ConnectorConfig,
     ListenerConfig,
     MeshConfig,
+    PolicyConfig,
     RouterConfig,
 )
 from amqpmesh.router.config.urls import Endpoint
@@ -214,6 +216,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+TENANTS = ("one", "two", "three")
+POLICY = "".join(f'[[tenant]]\nname = "{each}"\nmatch = [{{ listener = "{each}" }}]\n' for each in TENANTS)
+
+
 class Trusting:
     """Two routers: `A` has workers, and `N` connects to it."""
 
@@ -236,11 +242,12 @@ class Trusting:
             resume=PATIENT.resume,
         )
 
-    def connecting(self, ports: Ports, *numbers: int) -> Router:
+    def connecting(self, ports: Ports, *numbers: int, policy: PolicyConfig | None = None) -> Router:
         """Return `N`, with a connector to each of these ports."""
         return Router(
             id="N",
             mesh=self._mesh("N"),
+            policy=policy,
             listeners=[LOOPBACK],
             connectors=[
                 ConnectorConfig(url=f"{self._scheme}://127.0.0.1:{each}", name=f"{each}", role="mesh")
@@ -285,3 +292,37 @@ async def test_of_two_connectors_each_comes_back_to_its_own_worker(tmp_path: Pat
             await until(lambda: neighbour(near, "A.1") and neighbour(near, "A.2"))
             for each in flows:
                 await each.end()
+
+
+class InTurn(Ports):
+    """Leads each further stream to the next worker."""
+
+    async def open(self, endpoint: Endpoint) -> trio.abc.Stream:
+        here = self.accepts[endpoint.port]
+        self.accepts[endpoint.port] = (here + 1) % len(self._ports)
+        return await open_tcp(Endpoint("amqp", "127.0.0.1", self._ports[here], ""))
+
+
+def leads_to(router: Router) -> Counter[tuple[str, bool]]:
+    """Return what the open connections of a router to others lead to, and whether each is for one tenant."""
+    records = router._started().context.connections
+    open_ones = [each for each in records if each.role == "mesh" and not each.lost and each.engine.remote is not None]
+    return Counter((each.peer.container_id, each.lanes_of is not None) for each in open_ones)
+
+
+@pytest.mark.parametrize("accepts", [0, 1, 2])
+async def test_connections_for_tenants_come_to_the_worker_of_the_one_for_all(tmp_path: Path, accepts: int) -> None:
+    policy = PolicyConfig(file=tmp_path / "policy.toml")
+    policy.file.write_text(POLICY)
+    both = Trusting()
+    async with workers(replace(both.config, policy=policy), tmp_path, 3) as several:
+        ports = InTurn(*several)
+        ports.accepts[5001] = accepts
+        async with both.connecting(ports, 5001, policy=policy) as near:
+            count = len(TENANTS)
+            wanted = [{(f"A.{number}", True): count, (f"A.{number}", False): 1} for number in (1, 2, 3)]
+            await until(lambda: leads_to(near) in wanted)
+            (main,) = [each.router for each in near._started().mesh.neighbours.values()]
+            lose(near, main)
+            await until(lambda: neighbour(near, main) is None)
+            await until(lambda: leads_to(near) in wanted)
