@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from typing import Any
 
@@ -111,6 +112,10 @@ def test_latencies_and_delays_are_those_of_the_outcomes() -> None:
     assert address.latency_seconds == pytest.approx(13.2)
     for bound, count in (("0.1", 1), ("0.5", 2), ("1.0", 2), ("10.0", 3)):
         assert of(found, "latency_seconds_bucket", tenant="", le=bound) == count
+    states = [link.endpoint.flow_state for each in network.core.context.connections for link in each.outgoing]
+    (counted,) = (each.latency for each in states if each.latency is not None)
+    # Beside the array there are three counts of 4 octets, and the array, a sum and three times of 8.
+    assert sys.getsizeof(counted) + 3 * 4 + 5 * 8 <= 200, "octets of a link, however many deliveries were counted"
     # A link that ends leaves its counts.
     consumer.close()
     assert of(told(metrics), "latency_seconds_count", tenant="") == 4
