@@ -301,7 +301,10 @@ class ConfigChanges:
         if self._membership is not None and core.mesh is not None and read.is_whole:
             self._membership.reload(core.mesh, trio.current_time())
         if read.policy is not None:
-            running = replace(running, policy=target.policy)
+            assert running.policy is not None, "the first one waits for a restart"
+            assert target.policy is not None, "it was read"
+            policy = replace(running.policy, file=target.policy.file, signed=target.policy.signed)
+            running = replace(running, policy=policy)
             self._policies.follow(running)
             self._policies.put_in_force(read.policy)
         if read.is_whole:

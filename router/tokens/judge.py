@@ -60,6 +60,8 @@ class Tokens:
         self._wall_clock = wall_clock
         self._config = config
         self.keys: dict[str, IssuerKeys] = {}
+        #: The sets of keys of issuers that the last `narrow` has left out, by issuer and source.
+        self._left_out: dict[tuple[object, ...], IssuerKeys] = {}
         self.change(config, secrets)
 
     def change(self, config: TokenTables, secrets: Mapping[str, tuple[bytes, ...]]) -> None:
@@ -67,21 +69,24 @@ class Tokens:
 
         Connections that a token of former secrets has let in stay until it expires. Args: secrets: as of the class.
         """
-        before, held = {each.issuer: _source(each) for each in self._config.token_issuers}, self.keys
+        held, self._left_out = self._held(), {}
         self._config = config
         #: Another object after each change: what was judged before it may be judged in another way now.
         self.version = object()
         self.size = config.tokens.size
+        # A set that is empty so far is kept as well: a task reads it.
         self.keys = {
-            each.issuer: held.get(each.issuer, IssuerKeys())
-            if before.get(each.issuer) == _source(each)
-            else IssuerKeys()
-            for each in config.token_issuers
+            each.issuer: held[_source(each)] if _source(each) in held else IssuerKeys() for each in config.token_issuers
         }
         issuers = {each.issuer: (each, self.keys[each.issuer]) for each in config.token_issuers}
         self._json_web = JsonWebTokens(issuers, config.tokens, self._wall_clock)
         keys = {each.name: NamedKey(each, secrets[each.name]) for each in config.token_keys}
         self._shared_access = SharedAccess(keys, self.size, self._wall_clock)
+
+    def _held(self) -> dict[tuple[object, ...], IssuerKeys]:
+        """Return the sets of keys that were read, by issuer and source."""
+        now = {_source(each): self.keys[each.issuer] for each in self._config.token_issuers if each.issuer in self.keys}
+        return {**self._left_out, **now}
 
     def narrow(self, wanted: TokenTables, secrets: Mapping[str, tuple[bytes, ...]]) -> bool:
         """Take no tokens any more that other tables do not take in the same way; take no others yet.
@@ -94,7 +99,9 @@ class Tokens:
             tuple(each for each in now.token_issuers if _has_issuer(wanted, each)),
             tuple(each for each in now.token_keys if _has_key(wanted, each)),
         )
+        held = self._held()
         self.change(left, secrets)
+        self._left_out = held
         return (left.token_issuers, left.token_keys) != (now.token_issuers, now.token_keys)
 
     def takes(self, identity: TokenIdentity) -> bool:
@@ -124,8 +131,8 @@ class Tokens:
 
 
 def _source(issuer: TokenIssuerConfig) -> tuple[object, ...]:
-    """Return the place of an issuer's keys."""
-    return issuer.jwks, issuer.jwks_url, issuer.trust
+    """Return an issuer, and the place of its keys."""
+    return issuer.issuer, issuer.jwks, issuer.jwks_url, issuer.trust
 
 
 def _has_issuer(tables: TokenTables, before: TokenIssuerConfig) -> bool:

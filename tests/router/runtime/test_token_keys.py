@@ -97,6 +97,39 @@ async def test_the_set_is_read_at_the_start_and_again_and_the_last_good_one_stay
         nursery.cancel_scope.cancel()
 
 
+async def test_another_configuration_keeps_what_was_read_and_reads_what_is_new_and_nothing_that_is_gone(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    judge, source = judge_and_source()
+    readers = KeyReaders(judge._config, judge, source.read)
+    async with trio.open_nursery() as nursery:
+        readers.start(nursery.start_soon)
+        await moment(mock_clock, 11)
+        assert (len(source.reads), judge.judge(bearer()).user) == (1, "alice")
+        source.keys = KeysUnreadableError("the answer has the status 500")
+        # Its tokens mean something else now, and are not taken before all of the change is in force.
+        other = tokens(issuer(user_prefix="x-"))._config
+        assert judge.narrow(other, {})
+        with pytest.raises(TokenError):
+            judge.judge(bearer())
+        judge.change(other, {})
+        readers.change(other)  # type: ignore[arg-type]  # the tables of tokens are all that it reads
+        await moment(mock_clock, 1)
+        assert (len(source.reads), judge.judge(bearer()).user) == (2, "x-alice")
+        none = tokens()._config
+        assert judge.narrow(none, {})
+        judge.change(none, {})
+        readers.change(none)  # type: ignore[arg-type]
+        await moment(mock_clock, 300)
+        assert len(source.reads) == 2
+        source.keys = ONE
+        judge.change(other, {})
+        readers.change(other)  # type: ignore[arg-type]
+        await moment(mock_clock, 1)
+        assert (len(source.reads), judge.judge(bearer()).user) == (3, "x-alice")
+        nursery.cancel_scope.cancel()
+
+
 async def test_invented_keys_cause_no_flood_of_reads(mock_clock: trio.testing.MockClock) -> None:
     judge, source = judge_and_source()
     async with trio.open_nursery() as nursery:
