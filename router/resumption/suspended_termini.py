@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Node
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take. `OF_RELAY`: a
-#: delivery that came, and that the router had to decide about.
+#: delivery that came, and that the router had to decide about. `OF_CONNECTION`: what stays of a lost connection, and of
+#: its sessions, as long as one of its links has a terminus.
+OF_CONNECTION: Final = 5_120
 OF_TERMINUS: Final = 2_048
 OF_DELIVERY: Final = 350
 OF_RELAY: Final = 2_048
@@ -110,6 +112,8 @@ class SuspendedTermini(LastingTermini):
         self._nowhere = KernelSession(0)
         self._nowhere.wire.router = context.kernel
         self._memory = Budget(context.budget.limit, context.budget)
+        #: The connections that the termini had last, each with the number of these.
+        self._connections: dict[ConnectionRecord, int] = {}
 
     @property
     def granted(self) -> int:
@@ -318,6 +322,10 @@ class SuspendedTermini(LastingTermini):
         self._most_deliveries += unsettled
         terminus.octets = OF_TERMINUS + OF_DELIVERY * unsettled
         self._memory.add(terminus.octets)
+        of_connection = self._connections.get(link.connection, 0)
+        self._connections[link.connection] = of_connection + 1
+        if not of_connection:
+            self._memory.add(OF_CONNECTION)
         if has_time:
             self._begin_time(terminus)
         else:
@@ -411,6 +419,11 @@ class SuspendedTermini(LastingTermini):
         self._most_deliveries -= terminus.counted
         self._memory.add(-terminus.octets)
         link = terminus.link
+        of_connection = self._connections.pop(link.connection) - 1
+        if of_connection:
+            self._connections[link.connection] = of_connection
+        else:
+            self._memory.add(-OF_CONNECTION)
         if isinstance(terminus, SuspendedTarget) and terminus.holder is not terminus.link.endpoint.flow_state:
             terminus.link.endpoint.flow_state.add_counts(terminus.holder)
         untimed = self._untimed.get(link.connection)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
+from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.kernel import Budget
 from amqpmesh.router.management.changed_config import put_in_force
-from tests.router.resumption.test_returning_senders import WHOLE, Roaming, as_map, tag
+from tests.router.resumption.test_returning_senders import CLOSE, WHOLE, Roaming, as_map, tag
+from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import FAILED, RoamingReceiver
+from tests.support.peers.scripted import attached
 from tests.support.worlds.network import Network
 
 
@@ -84,3 +89,36 @@ def test_a_change_of_the_limits_is_for_new_links_and_breaks_no_promise(changed: 
     (said,) = r.heard()
     assert said.first == 1
     r.finish()
+
+
+def lose_links(network: Network, count: int) -> None:
+    """Attach links, each over a connection of its own, and lose these."""
+    target = Target(address="q", expiry_policy=CLOSE, timeout=30)
+    for number in range(count):
+        end = Intruder(network)
+        end.peer.open()
+        end.peer.begin()
+        end.peer.write(attached(Role.SENDER, "q", name=f"link {number}", target=target))
+        end.peer.hear()
+        end.leave()
+
+
+def test_what_is_kept_counts_as_much_as_it_takes() -> None:
+    """Of a link that was the only one of its connection, most is what stays of that."""
+    network, count = Network(), 100
+    termini, budget = network.core.context.termini, network.core.context.budget
+    lose_links(network, count)
+    network.advance(31.0)  # what is made only once is there now
+    assert budget.used == termini.suspended_number == 0
+    gc.collect()
+    tracemalloc.start()
+    try:
+        lose_links(network, count)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert termini.suspended_number == count
+    assert 0.5 * taken < budget.used < 2 * taken
+    network.advance(31.0)
+    assert budget.used == 0
