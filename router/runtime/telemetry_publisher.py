@@ -39,6 +39,9 @@ PAUSE: Final = 1.0
 TOLD: Final = 10.0
 """Seconds between two log lines about dropped messages."""
 
+TENANTS_A_STEP: Final = 1_000
+"""Tenants that are looked at in one turn: half a millisecond."""
+
 log = event_log.EventLog("amqpmesh.telemetry")
 
 
@@ -92,15 +95,20 @@ class TelemetryPublisher(LinkFactory):
         """Set the most octets that wait for one address."""
         self._most = octets
 
-    def wanted(self) -> frozenset[str]:
-        """Return the keys of the tenants whose part somebody in the mesh listens to; `EVERYTHING`: to everything."""
+    async def wanted(self) -> frozenset[str]:
+        """Return the keys of the tenants whose part somebody in the mesh listens to; `EVERYTHING`: to everything.
+
+        A policy may have tens of thousands of tenants: others have their turn between some of them and the next.
+        """
         policy, routes, nodes = self._context.policy, self._context.routes, self._context.nodes
         self._rests = False
         if policy is not self._policy:
             self._tenants = _listening(policy)
             self._policy = policy
         found = set()
-        for key in self._tenants:
+        for number, key in enumerate(self._tenants, 1):
+            if number % TENANTS_A_STEP == 0:
+                await trio.lowlevel.checkpoint()
             name = published_at(key)
             local = nodes.find("", name)
             if (local is not None and local.outgoing) or routes.routers_with_consumers("", name):

@@ -190,7 +190,9 @@ class TelemetryWriter:
             self._recording.flush()
             self._hand_over()
             if self.config.publish:
-                self._wanted = self._publisher.wanted()
+                self._wanted = await self._publisher.wanted()
+                if self._is_over:
+                    return
                 self._recording.unpublished = self._publisher.dropped
                 self._enqueue(self._publish)
             if now - began_at >= self.config.segment_time:

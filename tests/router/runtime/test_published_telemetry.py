@@ -446,3 +446,29 @@ async def test_publishing_comes_and_goes_by_a_changed_configuration(tmp_path: Pa
         heard = Heard(live)
         await heard.until(5)
         assert {link["name"] for link in heard.links.values()} >= {receiver.name, sender.name}
+
+
+async def test_others_have_turns_while_thousands_of_tenants_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry_publisher, "TENANTS_A_STEP", 10)
+    numbers = range(100, 150)
+    tenants = "".join(f'[[tenant]]\nname = "t{each}"\nmatch = [{{ listener = "t{each}" }}]\n' for each in numbers)
+    groups = "".join(f'[[group]]\ntenant = "t{each}"\nname = "all"\ntelemetry = true\n' for each in numbers)
+    async with place(tmp_path, policy=tenants + groups) as found:
+        writer = found.routers["A"]._observers.telemetry
+        assert writer is not None
+        async with found.client(tenant="t149") as one, one.receiver("$telemetry/t149"):
+            turns = 0
+
+            async def count() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await trio.lowlevel.checkpoint()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count)
+                assert await writer._publisher.wanted() == {"t149"}
+                nursery.cancel_scope.cancel()
+            assert turns >= 5
