@@ -613,6 +613,8 @@ cdef class Pool(PoolState):
 cdef bint _is_divided(Pool pool) except -1
 @cython.locals(waiters=Waiters, parts=CreditParts, passed=list, part=CreditPart, sink=CreditSink, raised=long)
 cdef void _grant_by_weight(Pool pool, double now) except *
+@cython.locals(waiters=Waiters, parts=CreditParts, part=CreditPart, sink=CreditSink, whole=long, share=long, lacking=long)
+cdef void _fill_up(Pool pool, CreditPart waiting, double now) except *
 @cython.locals(waiters=Waiters, before=long, share=long, half=long, raised=long, most=long)
 cdef long _serve(Pool pool, CreditSink sink, double now) except? -2
 cdef bint _is_limited(CreditSink sink) except -1

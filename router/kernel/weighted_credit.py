@@ -6,14 +6,18 @@ with one link gets as much as one of its weight with a hundred. Within a tenant,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.kernel.credit_sinks import _MANY_GRANTED, _credit_of
 from amqpmesh.router.kernel.small_sets import first
 
 if TYPE_CHECKING:
+    from amqpmesh.router.kernel.credit_parts import CreditPart
     from amqpmesh.router.kernel.credit_pool import Pool
     from amqpmesh.router.kernel.credit_sinks import CreditSink
+
+_MANY_SINKS: Final = 32
+"""Busy sinks of a pool that are looked at one by one."""
 
 
 def _is_divided(pool: Pool) -> bool:
@@ -30,10 +34,14 @@ def _grant_by_weight(pool: Pool, now: float) -> None:
     assert parts is not None
     waiters.age(now)
     passed: list[CreditSink] = []
+    is_first = True
     while pool._free() + pool._revoked > 0:
         part = parts.next()
         if part is None:
             break
+        if is_first:
+            is_first = False
+            _fill_up(pool, part, now)
         sink = first(part.empty or part.low)
         raised = _serve(pool, sink, now)
         if raised > 0:
@@ -46,6 +54,29 @@ def _grant_by_weight(pool: Pool, now: float) -> None:
             break
     for sink in reversed(passed):
         waiters._put_back(sink)
+
+
+def _fill_up(pool: Pool, waiting: CreditPart, now: float) -> None:
+    """Grant the rest of their shares to busy sinks of tenants that were granted less than the one that waits.
+
+    Another receiver, at another router perhaps, has given credit since they got theirs. Without this they would get
+    more once they have half a share or less, and meanwhile the tenant that waits would take all of it, in small pieces.
+    """
+    waiters = pool._waiters
+    parts = waiters.parts
+    assert parts is not None
+    if len(waiters.active) > _MANY_SINKS:
+        return
+    whole = pool._demand_now() + pool._overcommit_now()
+    for sink in tuple(waiters.active):
+        part = sink.part
+        if part is None or part.spent >= waiting.spent or sink.draining or _is_limited(sink) or sink in waiters.low:
+            continue
+        share = min(pool._settings.max_credit * sink.times, parts.share(part, whole))
+        lacking = share - _credit_of(sink)
+        if lacking > share >> 2:
+            part.spent += pool._raise_limit(sink, lacking, now) / part.weight
+            sink._low_at = share >> 1
 
 
 def _serve(pool: Pool, sink: CreditSink, now: float) -> int:

@@ -40,12 +40,16 @@ def keys(weight: float) -> dict[str, str]:
 
 
 class Shop:
-    """Senders of two tenants, all with more to send than there is credit, and a receiver of `shop` at B."""
+    """Senders of two tenants, all with more to send than there is credit, and receivers of `shop`."""
 
     def __init__(
-        self, weight: float, senders: Iterable[tuple[str, str, int]], edges: Iterable[tuple[str, str]] = LINE
+        self,
+        weight: float,
+        senders: Iterable[tuple[str, str, int]],
+        edges: Iterable[tuple[str, str]] = LINE,
+        receivers: str = "B",
     ) -> None:
-        """Args: senders: of a tenant at a router so many."""
+        """Args: senders: of a tenant at a router so many. receivers: the routers that have one."""
         edges = list(edges)
         routers = "".join(sorted({each for edge in edges for each in edge}))
         self.world = Tenants(routers, ())
@@ -55,8 +59,8 @@ class Shop:
         for each in edges:
             self.world.mesh.join(*each)
         self.world.change(policy(**keys(weight)))
-        self.receiving = self.world.client("shop", "B")
-        self.receiver: Receiver = self.receiving.receiver("orders", credit=20)
+        clients = [self.world.client("shop", each) for each in receivers]
+        self.receivers: dict[Receiver, Client] = {each.receiver("orders", credit=20): each for each in clients}
         self.world.rest()
         self.senders: dict[Sender, tuple[str, Client]] = {}
         for tenant, router, count in senders:
@@ -78,8 +82,9 @@ class Shop:
                 while sender.credit and sender not in quiet:
                     client.send(sender, tenant.encode(), settled=True)
             self.world.mesh.advance(STEP)
-            taken.update(bytes(each.payload).decode() for each in self.receiving.take())
-            self.receiver.flow(20)
+            for receiver, client in self.receivers.items():
+                taken.update(bytes(each.payload).decode() for each in client.take())
+                receiver.flow(20)
             self.world.mesh.run()
         return taken["market"] / taken.total()
 
@@ -100,6 +105,23 @@ def test_each_tenant_has_its_part_whichever_routers_its_senders_are_at(
     shop = Shop(weight, senders, edges)
     shop.part()
     assert shop.part() == pytest.approx(weight / (weight + 1), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("edges", "receivers", "senders"),
+    [
+        (LINE[:1], "AB", [("shop", "A", 1), ("market", "A", 1)]),
+        (LINE[:1], "AB", [("shop", "A", 3), ("market", "A", 1)]),
+        (LINE, "AC", [("shop", "B", 3), ("market", "B", 1)]),
+    ],
+)
+def test_a_tenant_has_most_of_its_part_of_receivers_at_several_routers(
+    edges: list[tuple[str, str]], receivers: str, senders: list[tuple[str, str, int]]
+) -> None:
+    # The tenant that comes first sends whatever it gets before the other one sends anything.
+    shop = Shop(3, senders, edges, receivers)
+    shop.part(1.0)
+    assert shop.part(1.5) == pytest.approx(0.72, abs=0.1)
 
 
 def test_senders_that_send_nothing_and_those_that_have_left_do_not_count() -> None:
