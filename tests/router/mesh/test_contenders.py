@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.amqp.codec.types import Symbol, UInt, ULong
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.amqp.link_state import tell
+from amqpmesh.router.config.file import AddressConfig
 from tests.support.worlds.tenants import Tenants, policy
 
 if TYPE_CHECKING:
@@ -48,11 +50,12 @@ class Shop:
         senders: Iterable[tuple[str, str, int]],
         edges: Iterable[tuple[str, str]] = LINE,
         receivers: str = "B",
+        *addresses: AddressConfig,
     ) -> None:
         """Args: senders: of a tenant at a router so many. receivers: the routers that have one."""
         edges = list(edges)
         routers = "".join(sorted({each for edge in edges for each in edge}))
-        self.world = Tenants(routers, ())
+        self.world = Tenants(routers, (), *addresses)
         #: The octets between routers.
         self.octets = bytearray()
         self.world.mesh.tap = lambda _, __, data: self.octets.extend(data)
@@ -76,16 +79,17 @@ class Shop:
 
     def part(self, seconds: float = 2.5, quiet: Collection[Sender] = ()) -> float:
         """Take deliveries for a while. Args: quiet: these send nothing. Returns: the part of `market`."""
-        taken: Counter[str] = Counter()
+        self.taken: list[Counter[str]] = [Counter() for _ in self.receivers]
         for _ in range(round(seconds / STEP)):
             for sender, (tenant, client) in self.senders.items():
                 while sender.credit and sender not in quiet:
                     client.send(sender, tenant.encode(), settled=True)
             self.world.mesh.advance(STEP)
-            for receiver, client in self.receivers.items():
+            for (receiver, client), taken in zip(self.receivers.items(), self.taken, strict=True):
                 taken.update(bytes(each.payload).decode() for each in client.take())
                 receiver.flow(20)
             self.world.mesh.run()
+        taken = sum(self.taken, Counter[str]())
         return taken["market"] / taken.total()
 
 
@@ -122,6 +126,24 @@ def test_a_tenant_has_most_of_its_part_of_receivers_at_several_routers(
     shop = Shop(3, senders, edges, receivers)
     shop.part(1.0)
     assert shop.part(1.5) == pytest.approx(0.72, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("edges", "receivers", "senders"),
+    [
+        (LINE[:1], "AB", [("shop", "A", 3), ("market", "A", 1)]),
+        (LINE, "BC", [("shop", "A", 3), ("market", "C", 1)]),
+    ],
+)
+def test_each_receiver_of_a_multicast_gets_the_part_of_each_tenant(
+    edges: list[tuple[str, str]], receivers: str, senders: list[tuple[str, str, int]]
+) -> None:
+    multicast = AddressConfig(pattern="orders", distribution=Distribution.MULTICAST)
+    shop = Shop(3, senders, edges, receivers, multicast)
+    shop.part(1.0)
+    assert shop.part(1.0) == pytest.approx(0.75, abs=0.06)
+    first, second = shop.taken
+    assert first == second
 
 
 def test_senders_that_send_nothing_and_those_that_have_left_do_not_count() -> None:
