@@ -44,6 +44,8 @@ ADDRESSES: Final = (
 #: Names that all tenants have of their own.
 COMMON: Final = ("q", "q/all", "dead")
 DEAD: Final = "dead"
+#: Addresses of the routers themselves, which no export reaches.
+RESERVED: Final = ("$management", "$telemetry")
 
 
 def key(tenant: str) -> str:
@@ -83,7 +85,13 @@ def imported(importer: str) -> tuple[str, ...]:
         for name in (
             (pattern,)
             if pattern[-1] not in "#*"
-            else (pattern[:-2], *(f"{pattern[:-1]}{end}" for end in (*ends, *own(exporter), *COMMON, "$management")))
+            else (
+                pattern[:-2],
+                *(
+                    f"{pattern[:-1]}{end}"
+                    for end in (*ends, *own(exporter), *COMMON, *RESERVED, f"$telemetry/{exporter}")
+                ),
+            )
         )
     )
 
@@ -430,7 +438,7 @@ class Traffic:
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_of_a_tenant_reaches_another_that_is_not_exported(seed: int) -> None:
     traffic = Traffic(seed)
-    traffic.run(70)
+    traffic.run(80)
     assert traffic.refused
     assert traffic.accepted
 

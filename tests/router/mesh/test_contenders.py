@@ -182,6 +182,20 @@ def test_routers_say_nothing_of_one_tenant_and_end_what_they_have_said() -> None
     assert SENDING not in shop.octets
 
 
+@pytest.mark.parametrize(("silent", "part"), [("A", 0.5), ("B", 0.5), ("C", 0.75)])
+def test_beside_a_router_that_says_and_hears_nothing_each_tenant_has_a_part(
+    silent: str, part: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(3, [])
+    contenders = shop.world.mesh[silent].core.context.routes._contenders  # type: ignore[attr-defined]
+    for each in ("hear", "_tell"):  # as of a router of an earlier version
+        monkeypatch.setattr(contenders, each, lambda *_: None)
+    shop.add("market", "A", 1)
+    shop.add("shop", "C", 1)
+    shop.part(1.0)
+    assert shop.part(1.0) == pytest.approx(part, abs=0.1)  # a lane that says nothing counts as one of the owner's
+
+
 def lanes(shop: Shop, router: str, way: str) -> list[IncomingLink | OutgoingLink]:
     """Return the lanes of the address at a router. Args: way: incoming or outgoing."""
     records = shop.world.mesh[router].core.context.connections
