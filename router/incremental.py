@@ -37,12 +37,13 @@ class Chores:
     """
 
     def __init__(self) -> None:
-        self._left: deque[Steps[None]] = deque()
+        #: The pieces that are left.
+        self.left: deque[Steps[None]] = deque()
         self._at_once = STEPS_A_TURN
 
     def __bool__(self) -> bool:
         """Return True if work is left."""
-        return bool(self._left)
+        return bool(self.left)
 
     def begin_turn(self) -> None:
         """Allow `STEPS_A_TURN` steps in this turn."""
@@ -54,17 +55,17 @@ class Chores:
             self._at_once -= 1
             if _is_done(steps):
                 return
-        self._left.append(steps)
+        self.left.append(steps)
 
     def put_off(self, steps: Steps[None]) -> None:
         """Leave all steps of a piece of work to `step`."""
-        self._left.append(steps)
+        self.left.append(steps)
 
     def step(self) -> None:
         """Do one step of the piece that has waited longest. Raises: the error of that step; the piece is dropped."""
-        steps = self._left.popleft()
+        steps = self.left.popleft()
         if not _is_done(steps):
-            self._left.append(steps)
+            self.left.append(steps)
 
 
 def _is_done(steps: Steps[None]) -> bool:

@@ -263,6 +263,8 @@ class Connection:
                     ProtocolError(Scope.CONNECTION, endpoint_condition(violation.condition), violation.description)
                 )
             yield from events
+            if reader.is_empty() and not self._events and flow_state.pending_disposition is None:
+                return
 
     def receive_eof(self) -> tuple[Event, ...]:
         """Take the end of the transport: no byte will come, and none can be sent."""
@@ -334,8 +336,7 @@ class Connection:
         """
         body = encode_performative(performative, compact=self.flow_state.compact)
         if isinstance(performative, Detach | End | Close) and len(body) > self._room:
-            body = encode_performative(short_farewell(performative))
-            self.flow_state.append(channel, body)
+            self.flow_state.append(channel, encode_performative(short_farewell(performative)))
         else:
             self.write_body(channel, type(performative).__name__.lower(), body)
 
@@ -351,8 +352,7 @@ class Connection:
         return self.flow_state.remote_max_frame_size - HEADER_SIZE
 
     def _refusal(self, name: str, body: bytes) -> CommandError:
-        size = len(body) + HEADER_SIZE
-        return CommandError(f"{name} of {size} octets, the peer takes {self.remote_max_frame_size}")
+        return CommandError(f"{name} of {len(body) + HEADER_SIZE} octets, the peer takes {self.remote_max_frame_size}")
 
     def report(self, events: Iterable[Event]) -> None:
         """Queue events that happened outside of `receive`, for the next `receive` or `handle_timer`."""

@@ -153,7 +153,7 @@ class Session:
         key = (terminus.name, terminus.role)
         if key in self.awaiting:
             raise CommandError(f"a link named {terminus.name!r} is being attached")
-        link = self._new_link(terminus)
+        link = (Sender if terminus.role is R.SENDER else Receiver)(self, terminus)
         link.attach(**fields)  # type: ignore[arg-type]  # the one signature, declared at Link.attach
         self.awaiting[key] = link
         return link
@@ -347,9 +347,6 @@ class Session:
             self.connection.answer_open()
             self.begin()
 
-    def _new_link(self, terminus: Terminus) -> Link:
-        return Sender(self, terminus) if terminus.role is R.SENDER else Receiver(self, terminus)
-
     def _link_at(self, handle: int) -> Link:
         link = self.links.get(handle)
         if link is None:
@@ -383,8 +380,9 @@ class Session:
             )
         link = self.awaiting.pop((attach.name, role), None)
         if link is None:
-            self._check_room()
-            link = self._new_link(Terminus(attach.name, role))
+            if self.owed or self._handles.in_use > self._handles.maximum:
+                self._check_room()
+            link = (Sender if role is R.SENDER else Receiver)(self, Terminus(attach.name, role))
             self.owed.add(link)
         link.state = LINK[link.state][STEP.RECEIVED_ATTACH]
         link.remote = attach

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from amqpmesh.policies.access import is_within
 from amqpmesh.policies.groups import May
 from amqpmesh.router.access import caps
 from amqpmesh.router.access.contention import share_credit
@@ -93,7 +92,8 @@ class Attaching:
         """
         endpoint, attach = event.link, event.attach
         octets = size_of_attach(attach, event.alike)
-        self._check_handles(record)
+        if len(record.engine.channels.incoming) > 1 or len(endpoint.session.links) > record.limits.links:
+            self._check_handles(record)
         key = self._key(record, endpoint)
         known = self._context.link_names.having(key)
         claim = endpoint.context if isinstance(endpoint.context, Claim) else None
@@ -122,7 +122,8 @@ class Attaching:
                 self._claims.ask(Claim(record, endpoint, attach, octets), holders)
                 return
             robbed = [each for each in known if _is_robbed(record, claim, each)] if known else []
-            caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=bool(robbed))
+            if record.usage is not None:
+                caps.attach(self._context, record, sends=isinstance(endpoint, Receiver), replaces=bool(robbed))
             is_counted = True
             if attach.unsettled is not None:
                 resumed = [
@@ -134,9 +135,11 @@ class Attaching:
                     if each.connection is not record:
                         self.thefts.watch(key, record, each.connection)
                     suspend(self._context, each)
-            kept = self._kept(key)
-            if kept is not None and attach.unsettled is not None:
-                self._context.termini.move_now(kept)
+            kept = self._context.termini.suspended(key)
+            if kept is not None:
+                kept = self._kept(key, kept)
+                if kept is not None and attach.unsettled is not None:
+                    self._context.termini.move_now(kept)
             if isinstance(endpoint, Receiver):
                 assert kept is None or isinstance(kept, SuspendedTarget)
                 link: IncomingLink | OutgoingLink = self._producer(record, endpoint, event, kept)
@@ -173,10 +176,9 @@ class Attaching:
             else:
                 self.thefts.log_shared(record, holder)
 
-    def _kept(self, key: LinkKey) -> SuspendedTerminus | None:
-        """Return the terminus that is kept for a link; None: there is none, or it may be another client's."""
-        kept = self._context.termini.suspended(key)
-        if kept is not None and self.thefts.has_twins(key):
+    def _kept(self, key: LinkKey, kept: SuspendedTerminus) -> SuspendedTerminus | None:
+        """Return the terminus that is kept for a link; None: it may be another client's."""
+        if self.thefts.has_twins(key):
             self._context.termini.end(kept, "two clients have its name")
             return None
         return kept
@@ -409,13 +411,13 @@ class Attaching:
                 description = "only its maker may receive from the node of a dynamic source"
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, description)
             # The maker of a dynamic node names no address (§3.5.3).
-            if is_within(place.name) and not (isinstance(node, DynamicNode) or record.own):
+            if place.is_reserved and not (place.is_published or isinstance(node, DynamicNode) or record.own):
                 raise RefusedError(AmqpCondition.UNAUTHORIZED_ACCESS, "this address is a router's own")
         default = encode_composite(source.default_outcome) if source.default_outcome is not None else None
         if default is not None and (not is_terminal(default) or state_kind(default) == ACCEPTED):
             # Only a receiver may accept a message: a router never accepts one for a receiver that is gone.
             default = None
-        most = caps.unsettled(context, record, node.config.max_unsettled, robbed)
+        most = None if record.usage is None else caps.unsettled(context, record, node.config.max_unsettled, robbed)
         grant = None if copy else self._grant(record, endpoint, source, node, kept)
         ours: OurMap | None = None
         try:

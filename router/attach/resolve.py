@@ -219,6 +219,15 @@ class Lookup:
 
         Raises: RefusedError: as `target`; or the address stands for all nodes of a container.
         """
+        tenant, place, exported = owner
+        if (
+            exported is None
+            and place.container is None
+            and place.name
+            and not place.is_reserved
+            and place.config.redirect is None
+        ):  # most addresses
+            return self._use(tenant, place, local_key(self._context.id, place.name))
         try:
             return self._source(record, attach, owner, sends=False)
         except RefusedError as refusal:

@@ -245,7 +245,8 @@ def _is_let_go(context: Context, link: IncomingLink | OutgoingLink) -> bool:
 
     Returns: False: it was taken from them before.
     """
-    return _withdraw(context, link) | context.forget_detached(link)
+    is_new = _withdraw(context, link)
+    return (bool(link.connection.detached_unsettled) and context.forget_detached(link)) or is_new
 
 
 def _withdraw(context: Context, link: IncomingLink | OutgoingLink) -> bool:

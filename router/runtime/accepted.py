@@ -101,7 +101,7 @@ class AcceptedTransport(PolledTransport):
                 if self._is_writing:
                     self._run(self._say_farewell)
                     return
-                if self._stream.end_writing() and not self._has_heard_all():
+                if not self._has_heard_all() and self._stream.end_writing():
                     self._lingers = True
                     self._poller.conclude_in_time(self)
                     return

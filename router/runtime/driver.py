@@ -82,7 +82,7 @@ class Driver:
         self._has_chores = trio.Event()
         self._turns = trio.Semaphore(TURNS)
         #: The readers that wait for each output, and since when; and the time of the next check for overdue ones.
-        self._paused: dict[KernelConnection, tuple[float, list[tuple[PausedReader, FastRoute | None]]]] = {}
+        self.paused: dict[KernelConnection, tuple[float, list[tuple[PausedReader, FastRoute | None]]]] = {}
         self._check_at = math.inf
         #: Octets that were read from all connections and not passed to the core yet.
         self.unread = 0
@@ -91,6 +91,7 @@ class Driver:
         self.least_slice = LEAST_SLICE
         #: The clock that limits the time of turns, seconds.
         self.stopwatch = environment().stopwatch
+        self._now = trio.lowlevel.current_clock().current_time
         core.context.on_tenant = self._share
         core.context.on_output = self._ready.setdefault
         core.context.on_timer = self._timer_changed
@@ -120,11 +121,6 @@ class Driver:
         self._ready[record] = None
         self._resume_readers(record.engine.flow_state, at_once=False)
 
-    @property
-    def has_paused_readers(self) -> bool:
-        """True if a reader waits until more can be written to a connection."""
-        return bool(self._paused)
-
     def heard(self, record: ConnectionRecord) -> None:
         """Resume the readers that wait for this connection: its peer has sent octets, perhaps for a wider window."""
         self._resume_readers(record.engine.flow_state, at_once=False)
@@ -135,14 +131,14 @@ class Driver:
         Args: route: it waits until this route can take a delivery, and so do all others on its connection. It waits for
             `LONGEST` at most, which begins again when others go on by the route.
         """
-        _, readers = self._paused.setdefault(sink, (trio.current_time(), []))
+        _, readers = self.paused.setdefault(sink, (trio.current_time(), []))
         readers.append((reader, route))
         self._schedule_overdue()
 
     def _resume_overdue(self) -> None:
         """Resume readers that have waited too long for a slow output."""
         now = trio.current_time()
-        for sink, (since, readers) in tuple(self._paused.items()):
+        for sink, (since, readers) in tuple(self.paused.items()):
             if since + _patience(readers) <= now:
                 sink.slow_until = now + IMPATIENCE
                 self._resume_readers(sink)
@@ -150,7 +146,7 @@ class Driver:
         self._schedule_overdue()
 
     def _schedule_overdue(self) -> None:
-        at = min((since + _patience(readers) for since, readers in self._paused.values()), default=math.inf)
+        at = min((since + _patience(readers) for since, readers in self.paused.values()), default=math.inf)
         if at < self._check_at:
             self._check_at = at
             self.core.context.schedule(at, partial(self._check_overdue, at))
@@ -161,7 +157,7 @@ class Driver:
 
     def _resume_readers(self, sink: KernelConnection, *, at_once: bool = True) -> None:
         """Resume the readers that wait for a connection. Args: at_once: those of routes that are not ready, too."""
-        waiting = self._paused.pop(sink, None)
+        waiting = self.paused.pop(sink, None)
         if waiting is None:
             return
         since, readers = waiting
@@ -174,7 +170,7 @@ class Driver:
                 route = each[1]
                 (going if route is None or may_go_on(kernel, route) else staying).append(each)
         if staying:
-            self._paused[sink] = trio.current_time() if going else since, staying
+            self.paused[sink] = trio.current_time() if going else since, staying
         for reader, _ in going:
             reader.resume_reading()
 
@@ -198,7 +194,7 @@ class Driver:
         """
         ready = self._ready
         if ready:
-            now = trio.current_time()
+            now = self._now()
             outputs = self._outputs
             until = self.stopwatch() + seconds
             while ready:
@@ -210,7 +206,7 @@ class Driver:
                         output.flush(now)
                 if ready and self.stopwatch() > until:
                     break
-        if self.core.context.chores:
+        if self.core.context.chores.left:
             self._has_chores.set()
         if self._alarm_is_stale:
             self._alarm_is_stale = False

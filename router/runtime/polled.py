@@ -88,7 +88,7 @@ class PolledTransport(Transport):
             more = not self._is_paused and self._read_on(until)
             if self._events != READABLE or self._is_writing or self._is_paused:
                 self._update_events()
-            if self._driver.has_paused_readers and not self._is_paused:  # a paused reader has not passed on its input
+            if self._driver.paused and not self._is_paused:  # a paused reader has not passed on its input
                 self._driver.heard(self._record)
         except Exception as error:
             self._fault(error)

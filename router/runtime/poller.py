@@ -234,13 +234,14 @@ class Poller:
         stopwatch = environment().stopwatch
         settle = self._driver.settle
         polled, busy, ending, shares = self._polled, self._busy, self._ending, self._shares
+        waiting = shares.waiting
         #: Output is left to write.
         left = False
         beside = wait_beside_trio(self._epoll.fileno()) if IS_ALONE.get() else None
         with self._scope, self._epoll as epoll, self._closing_wake_up():
             while True:
                 each = None  # keep no reference to the last served object while waiting
-                if busy or left or ending or shares.have_work:
+                if busy or left or ending or waiting:
                     await trio.lowlevel.checkpoint()
                 else:
                     slept_at = stopwatch()
@@ -255,7 +256,7 @@ class Poller:
                 while rounds < ROUNDS:
                     rounds += 1
                     ready = epoll.poll(0)
-                    if not (ready or busy or left or ending or shares.have_work):
+                    if not (ready or busy or left or ending or waiting):
                         if beside is None or not self._is_sparse() or not (has_waited or beside.is_alone):
                             break
                         has_waited = True
@@ -336,7 +337,7 @@ class Poller:
         self._sort_all(ready)
         began = asked = now = stopwatch()
         for _ in range(SHARES):
-            if not shares.have_work or now - began >= SLICE or self._ending:
+            if not shares.waiting or now - began >= SLICE or self._ending:
                 break
             if now - asked >= TOGETHER:  # what has come during the last turns may be next
                 self._sort_all(self._epoll.poll(0))

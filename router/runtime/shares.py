@@ -61,7 +61,7 @@ class Shares:
         self._by_epoll: dict[int, Share] = {}
         self._by_socket: dict[int, Share] = {}
         #: The shares with work, by what they have used.
-        self._waiting: list[tuple[float, int, Share]] = []
+        self.waiting: list[tuple[float, int, Share]] = []
         self._entered = 0
         self._at = 0.0
 
@@ -146,22 +146,17 @@ class Shares:
         """Return the share with this descriptor; None: it is a socket's, or of a share that is gone."""
         return self._by_epoll.get(descriptor)
 
-    @property
-    def have_work(self) -> bool:
-        """True if a share waits for its turn."""
-        return bool(self._waiting)
-
     def wait(self, share: Share) -> None:
         """Have a share served, if it does not wait already."""
         if not share.is_waiting:
             share.is_waiting = True
             share.used = max(share.used, self._at)
             self._entered += 1
-            heappush(self._waiting, (share.used, self._entered, share))
+            heappush(self.waiting, (share.used, self._entered, share))
 
     def next(self) -> Share:
         """Return the share whose turn it is. It does not wait any more."""
-        self._at, _, share = heappop(self._waiting)
+        self._at, _, share = heappop(self.waiting)
         share.is_waiting = False
         return share
 

@@ -50,9 +50,9 @@ class Changing(Network):
         chores = self.core.context.chores
         later: deque[Steps[None]] = deque()
         if self.waits:
-            later, chores._left = chores._left, later
+            later, chores.left = chores.left, later
         super().run()
-        chores._left.extendleft(reversed(later))
+        chores.left.extendleft(reversed(later))
 
     @property
     def stopped(self) -> set[tuple[ConnectionRecord, str]]:

@@ -52,11 +52,11 @@ async def test_it_ends_when_the_output_is_written_or_its_peer_says_something_or_
     for times, end in enumerate((driver.writable, driver.heard, driver.lost), 1):
         driver.wait(waiting, sink.engine.flow_state)
         driver.heard(other)
-        assert driver.has_paused_readers
+        assert driver.paused
         assert waiting.times == times - 1
         end(sink)
         assert waiting.times == times
-        assert not driver.has_paused_readers
+        assert not driver.paused
     assert sink.engine.flow_state.slow_until == 0.0
 
 
@@ -76,7 +76,7 @@ async def test_it_ends_soon_in_any_case_and_then_nobody_waits_for_a_while(
     assert sink.engine.flow_state.slow_until > trio.current_time() + IMPATIENCE - PATIENCE
     await trio.sleep(PATIENCE)
     assert (first.times, second.times) == (1, 1)
-    assert not driver.has_paused_readers
+    assert not driver.paused
     nursery.cancel_scope.cancel()
 
 
@@ -112,11 +112,11 @@ async def test_a_reader_that_waits_for_a_route_stays_until_the_route_is_ready(au
         driver.wait(waiting, flow_state)
         end(sink)
         assert waiting.times == 1, "the one without a route"
-        assert driver.has_paused_readers
+        assert driver.paused
         route.queue = None
         end(sink)
         assert waiting.times == 2
-        assert not driver.has_paused_readers
+        assert not driver.paused
         route.queue, waiting.times = flow_state, 0
     driver.wait(waiting, flow_state, route)
     driver.lost(sink)
