@@ -98,3 +98,40 @@ def test_each_file_is_short() -> None:
     for name, text in FILES.items():
         assert text.count("\n") <= 500, name
     assert sum(map(len, FILES.values())) < 120_000
+
+
+def colours(text: str) -> dict[str, tuple[float, float, float]]:
+    """Return the colours that a part of the style sheet names, each as red, green and blue from 0 to 1."""
+    named = re.findall(r"--([a-z-]+): #([0-9a-f]{6});", text)
+    return {name: tuple(int(value[at : at + 2], 16) / 255 for at in (0, 2, 4)) for name, value in named}  # type: ignore[misc]
+
+
+def contrast(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+    """Return the contrast of two colours (WCAG 2.2, 1.4.3)."""
+
+    def luminance(colour: tuple[float, float, float]) -> float:
+        linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_all_text_can_be_read_in_the_light_and_in_the_dark() -> None:
+    style = FILES["page.css"]
+    light, _, dark = style.partition("@media (prefers-color-scheme: dark)")
+    dark, _, rest = dark.partition("\n}\n")
+    assert not re.search(r": [^;]*#[0-9a-f]{3}", rest), "a colour without a name is the same in the dark"
+    bright = colours(light)
+    assert colours(dark).keys() == bright.keys(), "what is not said again is as in the light"
+    for found in (bright, colours(dark)):
+        for front, *backs in (
+            ("text", "back", "plane", "faint"),
+            ("soft", "back", "plane"),
+            ("accent", "back", "plane"),
+            ("on-accent", "accent"),
+            ("bad", "back", "plane", "bad-back"),
+            ("warn", "back", "plane"),
+        ):
+            for back in backs:
+                assert contrast(found[front], found[back]) >= 4.5, (front, back)
