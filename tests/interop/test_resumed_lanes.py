@@ -107,9 +107,9 @@ def test_of_mode_second_nothing_is_in_doubt_when_paths_stand_still(kind, routers
     b = routers.add("B", settings=settings)
     path = strait(b.mesh_url)
     a = routers.add("A", (f"amqps://127.0.0.1:{path.port}", 1), settings=settings)
+    b.arguments = ("--workers", "2")  # the next connection may be accepted by another one than the one before
     if kind == "workers":
-        for each in (a, b):  # the next connection may be accepted by another worker of B than the one before
-            each.arguments = ("--workers", "2")
+        a.arguments = b.arguments
     routers.start()
     hostnames = TENANTS if kind == "tenants" else ("",)
     accounts = [Account(program, *ends, each) for each in hostnames for ends in ((a, b), (b, a))]

@@ -163,6 +163,11 @@ class Ports:
         return await open_tcp(Endpoint("amqp", "127.0.0.1", self._ports[self.accepts[endpoint.port]], ""))
 
 
+def for_clients(router: Router) -> int:
+    """Return the position of the listener for clients."""
+    return [each.config.role for each in router.listeners].index("normal")
+
+
 class Flow:
     """A message from a router to a receiver at a worker of another one, which has decided nothing yet."""
 
@@ -172,7 +177,7 @@ class Flow:
 
     async def begin(self) -> None:
         """Send the message, and wait until it has come."""
-        self._sender, self._receiver = await connect(self._ends[0]), await connect(self._ends[1], 1)
+        self._sender, self._receiver = [await connect(each, for_clients(each)) for each in self._ends]
         for peer, role in ((self._receiver, Role.RECEIVER), (self._sender, Role.SENDER)):
             attach = replace(attached(role, self._address), rcv_settle_mode=ReceiverSettleMode.SECOND)
             await peer.write(AMQP, Open(container_id="peer"), begun(), attach)
@@ -292,6 +297,19 @@ async def test_of_two_connectors_each_comes_back_to_its_own_worker(tmp_path: Pat
             await until(lambda: neighbour(near, "A.1") and neighbour(near, "A.2"))
             for each in flows:
                 await each.end()
+
+
+async def test_lanes_between_two_workers_go_on_over_their_next_connection(tmp_path: Path) -> None:
+    addresses = (AddressConfig(pattern="any/*", worker=0),)  # its clients stay where they are accepted
+    async with workers(of_workers(listeners=(LOOPBACK,), addresses=addresses), tmp_path) as both:
+        flows = [Flow("any/1", *both), Flow("any/2", *both[::-1])]
+        for each in flows:
+            await each.begin()
+        before = neighbour(both[0], "A.2")
+        lose(both[0], "A.2")
+        await until(lambda: neighbour(both[0], "A.2") not in (None, before))
+        for each in flows:
+            await each.end()
 
 
 class InTurn(Ports):
