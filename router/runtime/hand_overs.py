@@ -307,7 +307,7 @@ class HandOvers:
     def _wanted(self, routers: Collection[str]) -> int | None:
         """Return the number of the first worker that runs, of those among some routers; None: none is."""
         workers = {worker_of(self._worker.name, each): each for each in range(1, self._worker.count + 1)}
-        numbers = (workers[each] for each in routers if each in workers)
+        numbers = dict.fromkeys(workers[each] for each in routers if each in workers)  # a peer may repeat a name
         return next((each for each in numbers if each == self._worker.number or self._is_alive(each)), None)
 
     def _is_alive(self, number: int) -> bool:
