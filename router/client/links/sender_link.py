@@ -21,6 +21,7 @@ from amqpmesh.router.amqp.states import LinkEndpointState
 from amqpmesh.router.client.links.link import without_traceback
 from amqpmesh.router.client.links.outgoing import Outgoing, OutgoingStream
 from amqpmesh.router.client.links.redirected import RedirectedLink, at_redirect
+from amqpmesh.router.client.links.unheard import FROM_THE_START, UnheardDeliveries
 from amqpmesh.router.logs import event_log
 from amqpmesh.router.message.outcomes import NOTHING_SAID, outcome_of
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.client.links.client_connection import ClientConnection
     from amqpmesh.router.client.links.link_manager import LinkManager
-    from amqpmesh.router.client.links.unheard import UnheardDeliveries
     from amqpmesh.router.message.writer import Sections
 
 log = event_log.EventLog("amqpmesh.client")
@@ -382,9 +382,10 @@ class SenderLink(RedirectedLink):
             self._check_size(outgoing)  # too large: it must not wait for credit
             if link.credit <= 0:
                 return False
-            if outgoing.resumed is not None:
+            is_sent_again = outgoing.resumed == FROM_THE_START and not outgoing.aborting
+            if outgoing.resumed is not None and not is_sent_again:
                 return self._resume(link, outgoing, outgoing.resumed)
-            if outgoing.prepare is not None:
+            if outgoing.prepare is not None and not is_sent_again:
                 outgoing.payload = outgoing.prepare()
                 self._check_size(outgoing)
             tag = outgoing.tag or next(self._tags).to_bytes(8, "big").lstrip(b"\0") or b"\0"
@@ -406,7 +407,7 @@ class SenderLink(RedirectedLink):
             part = payload[outgoing.at : outgoing.at + CHUNK]
             end = outgoing.at + len(part)
             more = end < len(payload) or not outgoing.is_last
-            outgoing.at += link.transfer(delivery, part, more=more)
+            outgoing.at += link.transfer(delivery, part, more=more, resume=outgoing.resumed is not None)
             if delivery.delivery_id != -1:
                 outgoing.delivery = delivery
             if outgoing.at < end or delivery.delivery_id == -1 or not (more or delivery.complete):
@@ -415,6 +416,7 @@ class SenderLink(RedirectedLink):
                 assert isinstance(outgoing, OutgoingStream), "else it was the last piece"
                 outgoing.piece_taken.set()
                 return False
+        outgoing.resumed = None
         if not delivery.settled:
             self._unsettled[delivery] = outgoing
             self._awaited[outgoing] = None
@@ -428,9 +430,11 @@ class SenderLink(RedirectedLink):
         if link.session.flow_state.remote_incoming_window <= 0:
             return False
         delivery = link.delivery(outgoing.tag)
-        link.resume(delivery, state=state)
+        link.resume(delivery, state=None if outgoing.aborting else state, aborted=outgoing.aborting)
         outgoing.resumed = None
-        if outgoing.decided.is_set():
+        if outgoing.aborting:
+            pass  # nothing follows
+        elif outgoing.decided.is_set():
             # By a frame of its own: in snd-settle-mode unsettled no transfer is settled (§2.7.5).
             kernel.dispose(delivery, None, True)
         else:

@@ -1,8 +1,9 @@
 """`UnheardDeliveries`: deliveries of a sender that lost its link before their outcomes came, until the peer tells them.
 
 The next attach has an unsettled map, which names them, and the peer's answer has the map of what it knows (§2.6.13,
-§3.4.6). What the peer has is resumed, without its octets: it has come whole. If the peer says by a map that it does not
-have a delivery, and cannot have settled it, then nobody has processed it. In all other cases the delivery is in doubt.
+§3.4.6). What the peer has is resumed, without its octets if it has come whole. If it has come in part, all octets are
+sent again, as the same delivery; if they are not here, that is aborted. If the peer says by a map that it does not have
+a delivery, and cannot have settled it, then nobody has processed it. In all other cases the delivery is in doubt.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ ATTEMPTS: Final = 3
 
 _AROUND: Final = 1024  # octets of an attach beside its map, about
 _ALL_RECEIVED: Final = encode_composite(ALL_RECEIVED)
+
+FROM_THE_START: Final = b"\x40"
+"""The state, null, of a delivery that is resumed with all its octets (§3.4.6, tags 2 and 4)."""
 
 
 class UnheardDeliveries:
@@ -105,6 +109,9 @@ class UnheardDeliveries:
                 if isinstance(outcome, Released) and self._is_released(outgoing, first):
                     again.append(outgoing)
                     continue
+                if outcome is None and encoded != _ALL_RECEIVED and not outgoing.decided.is_set():
+                    first.append(self._of_part(outgoing))
+                    continue
                 outgoing.resumed = encoded if outcome is not None and encoded is not None else _ALL_RECEIVED
                 if outcome is not None and not outgoing.decided.is_set():
                     self._kept.pop(outgoing, None)
@@ -132,6 +139,19 @@ class UnheardDeliveries:
             return False
         first.append(former)
         return True
+
+    def _of_part(self, outgoing: Outgoing) -> Outgoing:
+        """Return what resumes a delivery that the peer does not have whole: with all its octets, or aborted."""
+        if outgoing in self._kept:
+            payload, tries = self._kept[outgoing]
+            self._kept[outgoing] = payload, tries - 1  # it is no new try
+            outgoing.payload, outgoing.at, outgoing.delivery, outgoing.resumed = payload, 0, None, FROM_THE_START
+            return outgoing
+        self._doubt(outgoing, "the peer has a part of it, and the rest is not kept")
+        former = Outgoing(b"", settled=False)
+        former.tag, former.resumed, former.aborting = outgoing.tag, FROM_THE_START, True
+        former.decide(None)
+        return former
 
     @staticmethod
     def _is_absence_certain(attach: Attach) -> bool:

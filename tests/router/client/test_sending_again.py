@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -20,10 +21,13 @@ from tests.support.peers.scripted_stream import credit
 from tests.support.tasks.calls import Call
 
 
-async def attached(host: Host, unsettled: dict[bytes, DeliveryState] | None = None) -> Attach:
-    """Answer the client's attach as a router that keeps its target. Returns: the client's."""
+async def attached(host: Host, unsettled: Mapping[bytes, DeliveryState | None] | None = None, **session: int) -> Attach:
+    """Answer the client's attach as a router that keeps its target. Args: session: fields of the `begin`.
+
+    Returns: the client's.
+    """
     await host.open()
-    await host.begin()
+    await host.begin(**session)
     target = Target(address="q", expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE, timeout=30)
     fields = {"rcv_settle_mode": ReceiverSettleMode.SECOND, "offered_capabilities": (WHOLE_MAP,)}
     return await host.attach(target=target, unsettled=unsettled, **fields)
