@@ -76,16 +76,13 @@ def decoded(source: str, octets: bytes, file: str = "") -> Decoded:
         if table == "hops":
             tables.append(hop_records(batch, ALL / max(1, account.sample or ALL)))
     found = SCHEMA.empty_table() if account.is_other else pa.concat_tables(tables)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as stream:
-        stream.write_table(found)
     name = account.name
     told = {
         "name": None if name is None else [name.router, name.epoch, name.segment],
         "latest": max(latest, account.last_time or 0),
         "problems": [[str(each.problem), each.sentence] for each in account.findings],
     }
-    return Decoded(source, json.dumps(told), sink.getvalue().to_pybytes())
+    return Decoded(source, json.dumps(told), _packed(found))
 
 
 class Live:
@@ -136,13 +133,13 @@ class Live:
                 self.counts["again" if told["name"] else "unnamed"] += 1
                 continue
             self.counts["segments"] += 1
-            with pa.ipc.open_stream(segment.hops) as stream:
-                records = stream.read_all()
+            records = _unpacked(segment.hops)
             self.counts["records"] += len(records)
             used.append(self.minutes.take(records, now))
             self.minutes.see(told["latest"], now)
         self._since.update(self.counts - before)
         closed = self._close()
+        self.counts["minutes"] += len(closed)
         if closed:
             publish(self._out, {number: found for number, (found, _) in closed.items()})
             self._remember(
@@ -211,10 +208,7 @@ class Live:
         files = [] if is_whole else [*self._files]
         if len(records):
             name = f"{batch:012d}.arrow"
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, SCHEMA) as stream:
-                stream.write_table(records)
-            replace_file(self._place / name, sink.getvalue().to_pybytes())
+            replace_file(self._place / name, _packed(records))
             files.append(name)
         book = {
             "format": FORMAT, "sources": self._sources, "from": self.since, "batch": batch, "files": files,
@@ -246,10 +240,7 @@ class Live:
             self._segments = {str(life): [*map(int, each)] for life, each in book["segments"].items()}
             self._since = Counter(book["since"])
             self.problems = Counter(book["problems"])
-            tables = [SCHEMA.empty_table()]
-            for each in self._files:
-                with pa.ipc.open_stream((self._place / each).read_bytes()) as stream:
-                    tables.append(stream.read_all())
+            tables = [SCHEMA.empty_table(), *(_unpacked((self._place / each).read_bytes()) for each in self._files)]
             self.minutes.boundary = int(book["boundary"])
             self.minutes.restore(pa.concat_tables(tables), int(book["seen"]))
             self.counts.clear()
@@ -261,6 +252,20 @@ class Live:
                     self.closed[int(path.stem)] = Closed(sums, told["anomalies"])
         except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError, pa.ArrowException) as error:
             raise _damaged(where, error) from None
+
+
+def _packed(records: pa.Table) -> bytes:
+    """Return hop records as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(records)
+    octets: bytes = sink.getvalue().to_pybytes()
+    return octets
+
+
+def _unpacked(octets: bytes) -> pa.Table:
+    with pa.ipc.open_stream(octets) as stream:
+        return stream.read_all()
 
 
 def _untimed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

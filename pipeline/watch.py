@@ -34,12 +34,12 @@ PUBLISHED: Final = "$telemetry"
 TRIGGER: Final = 5
 """Seconds between two batches."""
 
-FILES: Final = 64
-"""Segments of a directory in a batch at most: a directory with many is read in several."""
+OCTETS: Final = 64 << 20
+"""Octets of a directory's segments in a batch, about: those that are there at first are read in several."""
 
 OPTIONS: Final[Mapping[str, str]] = {
-    "maxRowsPerBatch": "64",
-    "credit": "128",
+    "maxRowsPerBatch": "1000",
+    "credit": "2000",
     "connectTimeout": "3600",
     "reconnectTimeout": "86400",
 }
@@ -130,7 +130,7 @@ def _directory(spark: SparkSession, source: str, since: datetime) -> DataFrame:
     for name, value in (
         ("pathGlobFilter", f"*{SUFFIX}"),
         ("recursiveFileLookup", "true"),
-        ("maxFilesPerTrigger", str(FILES)),
+        ("maxBytesPerTrigger", str(OCTETS)),
         ("ignoreMissingFiles", "true"),  # routers remove old ones
     ):
         reader = reader.option(name, value)

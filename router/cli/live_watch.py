@@ -131,11 +131,13 @@ def watch(given: argparse.Namespace) -> int:
             exposition = Exposition()
             exposition.note(live, time.time_ns())
             print(f"metrics: {stack.enter_context(served(exposition, *at))}", file=sys.stderr, flush=True)
+        ended = threading.Event()
+        stack.enter_context(_set_by_signals(ended))
         lasting = is_running()
         spark = session("amqpmesh pipeline watch", given.master, {**SETTINGS, **dict(given.conf)})
         if not lasting:
             stack.callback(spark.stop)
-        ended = stack.enter_context(_signals())  # behind Spark, which takes SIGINT for itself
+        stack.enter_context(_set_by_signals(ended))  # once more: Spark takes SIGINT for itself
         stack.enter_context(explained("watch"))
         with Watch(
             spark,
@@ -152,7 +154,7 @@ def watch(given: argparse.Namespace) -> int:
                 pass
     counts = {name: live.counts[name] for name in ("segments", "again", "records", "late", "ahead", "faults")}
     if given.json:
-        print(dump({"to": str(out), **counts, "problems": dict(live.problems), "minutes": len(live.closed)}))
+        print(dump({"to": str(out), **counts, "problems": dict(live.problems), "minutes": live.counts["minutes"]}))
     else:
         told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         print(f"watched: {told}", file=sys.stderr)
@@ -165,19 +167,18 @@ def _tell(wrong: Sequence[tuple[str, str, str]]) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
+def _set_by_signals(ended: threading.Event) -> Iterator[None]:
     """Set an event at SIGINT or SIGTERM during the block."""
-    ended = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread has signals
-        yield ended
+        yield
         return
     before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield ended
+        yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from amqpmesh import Accepted
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.live import Live
-from amqpmesh.pipeline.live_minutes import INCOMPLETE
+from amqpmesh.pipeline.live_minutes import INCOMPLETE, by_name
 from amqpmesh.pipeline.watch import PUBLISHED, Watch, is_mesh
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.policies import access
+from amqpmesh.router.config.file import TelemetryConfig
 from amqpmesh.router.telemetry.schema import Outcome
 from tests.support.data.known_traffic import Known
 from tests.support.data.segments import at
+from tests.support.processes.router_thread import Served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,6 +131,60 @@ def test_its_tables_are_those_of_the_daily_jobs(spark: SparkSession, tmp_path: P
     assert {"rejected", "released", "unanswered", "undelivered"} <= kinds
     found = [row for row in daily("losses/findings") if row["kind"] in kinds]
     assert counted([row for row in read(out, "losses") if row["kind"] != INCOMPLETE], *place) == counted(found, *place)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[Served]:
+    """Run a router that publishes what it records."""
+    served = Served(telemetry=TelemetryConfig(directory=tmp_path / "of router", publish=True, flush=0.05))
+    yield served
+    served.end()
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.05)
+
+
+def to_q(live: Live) -> int:
+    """Return the messages to `q` in all minutes."""
+    every = [*live.minutes.sums.values(), *(closed.sums for closed in live.closed.values())]
+    rows = (row for sums in every for row in by_name(sums, "traffic"))
+    return round(sum(values[0] for (_, _, address, *_), values in rows if address == "q"))
+
+
+def test_what_routers_publish_is_read_beside_a_directory(
+    spark: SparkSession, recording: Served, tmp_path: Path
+) -> None:
+    for address in ("q", "other"):
+        recording.receive(address)
+    known = Known(tmp_path / "hidden", "Z")
+    known.deliver("Z", address="q", seconds=(time.time_ns() - at(0)) / 1e9)
+    known.close(1)
+    (tmp_path / "events").mkdir()
+    out, sources = tmp_path / "out", [recording.url, str(tmp_path / "events")]
+    live = Live(out, out / "checkpoint", sources, 3_600_000_000_000)
+    noted: list[tuple[int, int]] = []
+
+    def note(live: Live, now: int) -> None:
+        noted.append((live.counts["records"], to_q(live)))  # in the thread that takes batches
+
+    def is_heard() -> bool:
+        """Send something, until it is heard: a router waits a second for credit, and this machine may be busy."""
+        recording.first(1, recording.send("other", b""))
+        time.sleep(0.2)
+        return watch.check() and bool(noted) and noted[-1][0] > 0
+
+    trigger = {"processingTime": "200 milliseconds"}
+    with Watch(spark, sources, live, out / "checkpoint", since=EPOCH, noted=note, trigger=trigger) as watch:
+        eventually(is_heard)
+        outcomes = recording.send("q", *(b"%d" % number for number in range(50)))
+        assert recording.first(50, outcomes) == [Accepted()] * 50
+        (tmp_path / "hidden" / "Z").rename(tmp_path / "events" / "Z")
+        eventually(lambda: watch.check() and noted[-1][1] == 51)
+    assert live.counts["late"] == live.counts["faults"] == live.counts["ahead"] == 0
 
 
 def test_urls_are_of_the_mesh_and_the_address_is_that_of_routers() -> None:
