@@ -154,6 +154,19 @@ def test_octets_count_as_they_come() -> None:
     world.leave()
 
 
+@pytest.mark.parametrize(("owner", "times"), [("link", 2), ("address", 1)])
+def test_octets_of_each_link_or_of_all_links_to_an_address_are_limited(owner: str, times: int) -> None:
+    payload = message("x" * 950)
+    world = Rated(limits(f'octets_per_{owner} = "50 kB/s"'))
+    *both, other = (world.sender(address, payload) for address in ("q", "q", "p"))
+    world.receiver("q")
+    world.receiver("p")
+    world.go(4.0)
+    most = (4 + 1) * 50_000  # with the burst of a second
+    assert sum(world.sent[link] for link in both) * len(payload) == pytest.approx(times * most, rel=0.03)
+    assert world.sent[other] * len(payload) == pytest.approx(most, rel=0.03)
+
+
 def test_messages_larger_than_the_burst_leave_a_debt() -> None:
     payload = message("x" * 100_000)
     world = Rated(limits('octets = "50 kB/s", burst = 0.5'))
