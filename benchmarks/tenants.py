@@ -61,7 +61,7 @@ PAIRS = 20  # of the polite tenant
 FLOODS = {"one pair": ("--connections", "1"), "300 pairs": ("--connections", "300", "--credit", "100")}
 ALONE = "none"
 SECONDS = 1.0
-WARM = 2.0  # seconds of the flood before the polite tenant sends
+WARM = 4.0  # seconds of the flood before the polite tenant sends
 PROBE = 2_000.0  # messages a second that say what one costs
 ENDLESS = str(2**32 - 1)
 
