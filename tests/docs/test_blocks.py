@@ -33,6 +33,7 @@ CODE: Final = ("python", "console", "sh", "toml")
 RUN: Final = {
     ("../README.md", "console"): "test_readme",
     ("../README.md", "python"): "test_readme",
+    ("analyse/answers.md", "toml"): "test_pipeline",
     ("analyse/pipeline.md", "python"): "test_pipeline",
     ("analyse/pipeline.md", "sh"): "test_pipeline",
     ("analyse/jobs.md", "python"): "test_pipeline",
@@ -79,7 +80,7 @@ RUN: Final = {
 }
 """The tests that run the blocks of a page, by language."""
 
-NOT_RUN: Final = 7
+NOT_RUN: Final = 8
 """Blocks at most that a comment before them says are not run, and why."""
 
 PIECE: Final = "        ...  # a piece goes here\n"

@@ -13,6 +13,7 @@ from amqpmesh.pipeline.advice import ANOMALIES, FORECASTS, LOSSES
 from amqpmesh.pipeline.losses import Loss
 from amqpmesh.pipeline.session import EVERYWHERE, LOCAL, PARTITIONS
 from amqpmesh.pipeline.severity import SEVERITIES, Severity
+from amqpmesh.pipeline.traffic_limits import Limits, parsed
 from tests.docs.pages import ROOT, blocks
 from tests.docs.processes import environment
 from tests.support.data.known_traffic import Known
@@ -47,6 +48,11 @@ def test_each_kind_of_findings_has_the_advice_that_the_page_says() -> None:
     told = dict(re.findall(r"^\| (`[\w ]+`(?: rose| fell)?) \| (\w.+) \|$", page, re.MULTILINE))
     changes = {f"`{measure}` {'rose' if rose else 'fell'}": text for (measure, rose), text in ANOMALIES.items()}
     assert told == {f"`{kind}`": text for kind, text in {**LOSSES, **FORECASTS}.items()} | changes
+
+
+def test_the_limits_on_the_page_are_read() -> None:
+    (block,) = blocks("analyse/answers.md", "toml")
+    assert parsed(block.text) == Limits({("A", "B"): 50_000_000.0}, {"blue": 0.5})
 
 
 def run(text: str, folder: Path, env: Mapping[str, str]) -> str:
