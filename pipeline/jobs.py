@@ -78,7 +78,9 @@ JOBS: Final = _by_name(
         "losses",
         "lost, looped, not accepted and often redelivered deliveries, and slow consumers",
         ("deliveries",),
+        module="amqpmesh.pipeline.losses_days",
         title="Losses and slow consumers",
+        version=2,
     ),
     Job("anomalies", "times when the mesh differed from its own history", ("deliveries",), title="Anomalies"),
     Job(

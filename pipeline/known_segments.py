@@ -1,14 +1,21 @@
-"""The segments that an earlier run of a job has read, in little space: a month has many. No Spark."""
+"""The segments that an earlier run of a job has read, in little space, since a month has many; and their records."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from amqpmesh.pipeline.events import TABLES, file_of, spark_schema
 from amqpmesh.pipeline.published import digest
 from amqpmesh.pipeline.segment_rows import Row
+from amqpmesh.pipeline.segments import date_of
 from amqpmesh.router.telemetry.segments import Name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,21 @@ class Known:
         if not self.is_there(rows):
             return None
         return Known.of({name: row for name, row in rows.items() if self.has(name) and not is_gone(name)})
+
+
+def records(spark: SparkSession, ingested: Path, name: str, rows: Mapping[Name, Row]) -> DataFrame:
+    """Return the records of some segments. Args: ingested: the directory of `ingest`. name: of their table."""
+    schema = spark_schema(TABLES[name])
+    files = [path for each, row in rows.items() if row[name] and (path := ingested / name / _file(each, row)).exists()]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*map(str, files)).select(schema.names)
+
+
+def _file(name: Name, row: Row) -> Path:
+    """Return the file with the records of a segment, below the directory of their table."""
+    file = file_of(name.file(""))
+    return Path(f"date={date_of(row['time'])}", f"recorded_by={file.rsplit('.', 3)[0]}", file)
 
 
 def _life(name: Name) -> str:

@@ -1,4 +1,7 @@
-"""Findings about deliveries that went wrong, each with rows that show it."""
+"""Findings about deliveries that went wrong, each with rows that show it.
+
+Each day is judged by itself, so that `losses_days` can make it alone. Findings add up those of days.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,14 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.deliveries import between, with_grouped_addresses
-from amqpmesh.pipeline.events import Column, spark_schema, table
-from amqpmesh.pipeline.work import Done, Table, Work
+from amqpmesh.pipeline.clocks import DAY, DAY_OF
+from amqpmesh.pipeline.deliveries import with_grouped_addresses
+from amqpmesh.pipeline.events import Column, spark_schema
+from amqpmesh.pipeline.passages import SECOND
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
-
-SECOND: Final = 1_000_000_000
-
-ALL: Final = 1 << 32
-"""The sample of a router that records every key."""
 
 EVIDENCE: Final = 20
 """Rows shown for a finding at most, worst first; the finding has the number of all."""
@@ -58,19 +57,6 @@ GROWTH_SHARE: Final = 0.8
 
 GROWTH_TELLINGS: Final = 5
 """Records of counters at least for growth."""
-
-SLACK: Final = 10 * SECOND
-"""Nanoseconds that a router must have recorded before a delivery was sent to it, and after its outcome was known, for a
-missing record to be evidence. Larger clock offsets may mislead.
-"""
-
-PATIENCE: Final = 600 * SECOND
-"""The same after a delivery without an outcome: the next router may wait for one, and records the delivery
-only then.
-"""
-
-TOP: Final = 10
-"""Rows of the table in the summary."""
 
 
 class Loss(StrEnum):
@@ -141,17 +127,25 @@ _PLACE: Final = (
 )
 
 _OF: Final = Column(
-    "of", pa.int64(), "the number of deliveries that were examined; null if the finding is about a link", "", True
+    "of",
+    pa.int64(),
+    "the number of deliveries that were examined on the days with such rows; null if the finding is about a link",
+    "",
+    True,
 )
-
-FINDINGS: Final = (
-    Column("finding", pa.int64(), "the number of the finding, from 1"),
-    *_PLACE,
+_COUNTED: Final = (
     Column("found", pa.int64(), "the number of rows that show the problem"),
     _OF,
     Column("worst", pa.int64(), "the largest `value` of these rows", "", True),
     Column("first_time", pa.int64(), "the earliest `time` of these rows", "ns since 1970", True),
     Column("last_time", pa.int64(), "the latest `time` of these rows", "ns since 1970", True),
+)
+_DAY: Final = Column("day", pa.timestamp("us", "UTC"), "when the day begins")
+
+FINDINGS: Final = (
+    Column("finding", pa.int64(), "the number of the finding, from 1"),
+    *_PLACE,
+    *_COUNTED,
     Column("sentence", pa.string(), "the finding in words"),
     Column("left_out", pa.int64(), "the number of these rows that are not in `evidence`"),
 )
@@ -173,43 +167,78 @@ SHOWN: Final = (
         True,
     ),
 )
-TABLES: Final = {"findings": FINDINGS, "evidence": SHOWN}
+DAILY: Final = (_DAY, *_PLACE, *_COUNTED)
+ROWS: Final = (_DAY, *_PLACE, *SHOWN[2:])
+TABLES: Final = {"findings": FINDINGS, "evidence": SHOWN, "daily": DAILY, "rows": ROWS}
 """The tables of `losses`, with their columns."""
 
 _PLACED: Final = tuple(each.name for each in _PLACE)
 _ROW: Final = SHOWN[2:]
-_SUSPECT: Final = (*_PLACE, _OF, *_ROW)
+_SUSPECT: Final = (_DAY, *_PLACE, _OF, *_ROW)
+_DAY_OF_TIME: Final = f"timestamp_seconds(time div {DAY} * {DAY // SECOND})"
 
 
 def suspects(
-    attempts: DataFrame, gone: DataFrame, hops: DataFrame, events: DataFrame, counts: DataFrame, routers: DataFrame
+    attempts: DataFrame, later: DataFrame, gone: DataFrame, hops: DataFrame, events: DataFrame, counts: DataFrame
 ) -> DataFrame:
     """Return all rows that show a problem: the columns that identify its finding, and those shown as evidence.
 
-    Args: attempts: the table `deliveries/attempts`. gone: as `without_record` returns it. hops, events, counts: the
-        tables of `ingest`. routers: all routers, in a column `router`.
+    Lanes between routers are among the receivers (`findings` leaves them out).
+    Args: attempts: the table `deliveries/attempts`. later: those, and of the day after. gone: as `without_record`
+        returns it. hops, events, counts: the tables of `ingest`.
     """
-    peers = routers.select(F.col("router").alias("peer"))
     found = [
         _broken(gone, hops),
         _problems_of_deliveries(attempts),
-        _ended(attempts),
+        _ended(attempts, later),
         _slow_receivers(attempts),
-        _no_credit(events.join(peers, "peer", "left_anti")),
-        _growing_receivers(counts.join(peers, "peer", "left_anti")),
+        _no_credit(events),
+        _growing_receivers(counts),
     ]
     empty = attempts.sparkSession.createDataFrame([], spark_schema(_SUSPECT))
     return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found, empty)
 
 
-def findings(suspected: DataFrame) -> DataFrame:
-    """Make the table `losses/findings`. Args: suspected: as `suspects` returns them."""
-    found = suspected.groupBy(*_PLACED).agg(
+def daily(suspected: DataFrame) -> DataFrame:
+    """Make the table `losses/daily`. Args: suspected: as `suspects` returns them."""
+    found = suspected.groupBy("day", *_PLACED).agg(
         F.count("*").alias("found"),
         F.max("of").alias("of"),
         F.max("value").alias("worst"),
         F.min("time").alias("first_time"),
         F.max("time").alias("last_time"),
+    )
+    return found.select([F.col(each.name).cast(each.dataType) for each in spark_schema(DAILY)])
+
+
+def rows(suspected: DataFrame) -> DataFrame:
+    """Make the table `losses/rows`. Args: suspected: as `suspects` returns them."""
+    some = _worst(suspected, "day", *_PLACED)
+    return some.select([F.col(each.name).cast(each.dataType) for each in spark_schema(ROWS)])
+
+
+def _worst(some: DataFrame, *names: str) -> DataFrame:
+    """Return the rows to be shown of those that are equal in some columns."""
+    worst_first = Window.partitionBy(*names).orderBy(F.desc_nulls_last("value"), "time", "key")
+    return some.withColumn("place", F.row_number().over(worst_first)).where(F.col("place") <= EVIDENCE)
+
+
+def findings(daily: DataFrame, routers: Sequence[str]) -> DataFrame:
+    """Make the table `losses/findings`. Args: daily: the table `losses/daily`. routers: all."""
+    # A lane to a router waits for credit, too: that is no finding.
+    is_lane = F.col("kind").isin(Loss.NO_CREDIT, Loss.GROWING) & F.coalesce(
+        F.col("receiver").isin(*routers), F.lit(False)
+    )
+    found = (
+        daily.where(~is_lane)
+        .groupBy(*_PLACED)
+        .agg(
+            F.sum("found").alias("found"),
+            F.sum("of").alias("of"),
+            F.max("worst").alias("worst"),
+            F.min("first_time").alias("first_time"),
+            F.max("last_time").alias("last_time"),
+        )
     )
     order = F.array_position(F.lit([str(each) for each in Loss]), F.col("kind"))
     numbered = found.withColumn("finding", F.row_number().over(Window.orderBy(order, F.desc("found"), *_PLACED)))
@@ -221,12 +250,9 @@ def findings(suspected: DataFrame) -> DataFrame:
     return complete.select([F.col(each.name).cast(each.dataType) for each in schema])
 
 
-def evidence(suspected: DataFrame, found: DataFrame) -> DataFrame:
-    """Make the table `losses/evidence`. Args: suspected: as `suspects` returns them. found: the table
-    `losses/findings`.
-    """
-    worst_first = Window.partitionBy(*_PLACED).orderBy(F.desc_nulls_last("value"), "time", "key")
-    some = suspected.withColumn("place", F.row_number().over(worst_first)).where(F.col("place") <= EVIDENCE)
+def evidence(rows: DataFrame, found: DataFrame) -> DataFrame:
+    """Make the table `losses/evidence`. Args: rows: the table `losses/rows`. found: the table `losses/findings`."""
+    some = _worst(rows, *_PLACED)
     same = reduce(lambda all_of, name: all_of & some[name].eqNullSafe(found[name]), _PLACED, F.lit(True))
     return some.join(found, same).select(
         found["finding"], found["kind"], *(some[name] for name in (each.name for each in _ROW))
@@ -252,7 +278,7 @@ def _sentence_of(sentence: str) -> Expression:
 
 # ------------------------------------------------------------------------------------------------------- of deliveries
 
-_TOTALLED: Final = ("address", "tenant", "router")
+_TOTALLED: Final = ("day", "address", "tenant", "router")
 
 _PART: Final = "1 / greatest(coalesce(legs, 1), 1)"
 """The weight of a row of a delivery: a delivery with several legs has a row for each."""
@@ -274,6 +300,7 @@ def _problems_of_deliveries(attempts: DataFrame) -> DataFrame:
         with_grouped_addresses(attempts)
         .where("ingress is not null and not coalesce(copy, false)")
         .selectExpr(
+            f"{DAY_OF} as day",
             "address",
             "tenant",
             "ingress as router",
@@ -303,12 +330,13 @@ def _problems_of_deliveries(attempts: DataFrame) -> DataFrame:
     return found.where(f"kind <> '{Loss.STORM}' or (of >= {STORM_LEAST} and again >= of * {STORM_SHARE})").drop("again")
 
 
-def _ended(attempts: DataFrame) -> DataFrame:
-    """Return deliveries that were neither accepted nor tried again: by receiver if it gave the outcome, else by ingress
-    router.
+def _ended(attempts: DataFrame, later: DataFrame) -> DataFrame:
+    """Return deliveries that were neither accepted nor tried again on the same day or the next one: by receiver if it
+    gave the outcome, else by ingress router.
     """
     counted = with_grouped_addresses(attempts).where("not settled and not coalesce(copy, false)")
-    again = attempts.where("attempt > 1").selectExpr("first_key as tried", "attempt as later")
+    counted = counted.withColumn("day", F.expr(DAY_OF))
+    again = later.where("attempt > 1").selectExpr("first_key as tried", "attempt as later", f"{DAY_OF} as day_after")
     said = counted.withColumn("ended", F.expr(_ENDED)).selectExpr(
         "*", "egress is not null and ended in ('rejected', 'released', 'modified') as by_receiver"
     )
@@ -316,19 +344,20 @@ def _ended(attempts: DataFrame) -> DataFrame:
     heard = said.withColumn("kind", F.expr("if(coalesce(ended, 'none') in ('none', 'accepted'), outcome, ended)"))
     kinds = (Loss.REJECTED, Loss.UNDELIVERED, Loss.EXPIRED, Loss.MODIFIED, Loss.RELEASED, Loss.ABORTED)
     failed = heard.where(F.col("kind").isin(*map(str, kinds)))
-    last = failed.join(again, F.expr("first_key = tried and attempt < later"), "left_anti")
+    tried = "first_key = tried and attempt < later and day_after between day and day + interval 1 day"
+    last = failed.join(again, F.expr(tried), "left_anti")
     last = last.selectExpr("*", "hops[0].arrived_ns as time")
-    row = ("kind", "key", "time", "path", "condition", "address", "tenant")
+    row = ("day", "kind", "key", "time", "path", "condition", "address", "tenant")
     at_receiver = last.where("by_receiver").selectExpr(*row, "egress as router", "receiver")
     to_receiver = (
         counted.where("egress is not null")
-        .groupBy("address", "tenant", F.col("egress").alias("router"), "receiver")
+        .groupBy("day", "address", "tenant", F.col("egress").alias("router"), "receiver")
         .agg(F.count("*").alias("of"))
     )
     elsewhere = last.where("ingress is not null and not by_receiver").selectExpr(*row, "ingress as router")
     begun = (
         counted.where("ingress is not null")
-        .groupBy("address", "tenant", F.col("ingress").alias("router"))
+        .groupBy("day", "address", "tenant", F.col("ingress").alias("router"))
         .agg(F.round(F.sum(F.expr(_PART))).cast("bigint").alias("of"))
     )
     return _with(at_receiver, to_receiver, (*_TOTALLED, "receiver")).unionByName(
@@ -339,6 +368,7 @@ def _ended(attempts: DataFrame) -> DataFrame:
 def _slow_receivers(attempts: DataFrame) -> DataFrame:
     """Return receivers whose outcomes come late."""
     last = attempts.where("egress is not null").selectExpr(
+        f"{DAY_OF} as day",
         "address",
         "tenant",
         "egress as router",
@@ -349,7 +379,7 @@ def _slow_receivers(attempts: DataFrame) -> DataFrame:
         "path",
         "element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as value",
     )
-    place = ("address", "tenant", "router", "receiver", "link")
+    place = (*_TOTALLED, "receiver", "link")
     answered = last.where("value is not null")
     half = answered.groupBy(*place).agg(F.count("*").alias("of"), F.percentile_approx("value", 0.5).alias("median"))
     slow = half.where(f"of >= {SLOW_LEAST} and median >= {SLOW_OUTCOME}").drop("median")
@@ -359,12 +389,13 @@ def _slow_receivers(attempts: DataFrame) -> DataFrame:
 
 # ------------------------------------------------------------------------------------------------------------ of links
 
-_LINK: Final = ("router", "peer", "link", "address", "tenant")
+_LINK: Final = ("day", "router", "peer", "link", "address", "tenant")
 
 
 def _no_credit(events: DataFrame) -> DataFrame:
-    """Return receivers without credit for long. Args: events: those of links to clients."""
+    """Return receivers without credit for long."""
     waits = events.where("happening = 'credit' and direction = 'outgoing' and waited is not null")
+    waits = waits.where("time is not null").withColumn("day", F.expr(_DAY_OF_TIME))
     by_link = waits.groupBy(*_LINK).agg(
         F.try_sum("waited").alias("waited"), F.expr("max(time) - min(time - waited)").alias("span")
     )
@@ -374,9 +405,10 @@ def _no_credit(events: DataFrame) -> DataFrame:
 
 
 def _growing_receivers(counts: DataFrame) -> DataFrame:
-    """Find receivers that take more than they settle. Args: counts: those of links to clients."""
-    one = Window.partitionBy("router", "epoch", "number", "link", "peer", "address", "tenant")
+    """Find receivers that take more than they settle."""
+    one = Window.partitionBy("day", "router", "epoch", "number", "link", "peer", "address", "tenant")
     told = counts.where("direction = 'outgoing' and unsettled is not null and time is not null")
+    told = told.withColumn("day", F.expr(_DAY_OF_TIME))
     before = told.withColumn("before", F.lag("unsettled").over(one.orderBy("time", "deliveries")))
     seen = (
         before.withColumn("steps", F.count("before").over(one))
@@ -394,65 +426,14 @@ def _of_link(rows: DataFrame, kind: Loss) -> DataFrame:
 # ------------------------------------------------------------------------------------------------ from router to router
 
 
-def without_record(attempts: DataFrame, hops: DataFrame, segments: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return passages from router to router with only the first router's record.
-
-    A passage is evidence if the other router recorded at that time, without gaps, and with at least as large a sample.
-    If record numbers are missing there, a segment is incomplete, or there is no segment of that time, nothing follows.
-    Returns: passages that are evidence; and the others.
-    """
-    keys = attempts.where("not complete").select("key").distinct()
-    some = hops.join(keys, "key", "left_semi")
-    there = some.selectExpr("key", "router as next_router").distinct()
-    sent = some.where("to_router and outgoing_peer is not null").selectExpr(
-        "key",
-        "router",
-        "outgoing_peer as next_router",
-        "epoch",
-        "segment",
-        "time",
-        "time + coalesce(outcome_after, in_router, 0) as over",
-        f"if(not settled and outcome = 'none', {PATIENCE}, {SLACK}) as slack",
-    )
-    samples = segments.select("router", "epoch", "segment", F.col("sample").alias("mine"))
-    gone = sent.join(there, ["key", "next_router"], "left_anti").join(samples, ["router", "epoch", "segment"], "left")
-    recorded = stretches(segments).withColumnRenamed("router", "next_router")
-    knows = (
-        (gone["next_router"] == recorded["next_router"])
-        & (recorded["begin"] <= gone["time"] - SLACK)
-        & (recorded["end"] >= gone["over"] + gone["slack"])
-        & (recorded["sample"] >= F.coalesce(gone["mine"], F.lit(ALL)))
-    )
-    return gone.join(recorded, knows, "left_semi"), gone.join(recorded, knows, "left_anti")
-
-
-def stretches(segments: DataFrame) -> DataFrame:
-    """Return times without missing records of a router: `router`, `begin`, `end`, and the least `sample` in them."""
-    life = Window.partitionBy("router", "epoch").orderBy("segment")
-    before = segments.withColumn(
-        "dropped_before", F.coalesce(F.lag("dropped").over(life), F.expr("if(segment = 1, 0, dropped)"))
-    )
-    good = before.where("whole and dropped <=> dropped_before and (first_hop is null or next_hop - first_hop = hops)")
-    earlier = life.rowsBetween(Window.unboundedPreceding, -1)
-    follows = (F.col("segment") == F.lag("segment").over(life) + 1) & F.coalesce(
-        F.col("first_hop") == F.last("next_hop", ignorenulls=True).over(earlier), F.lit(True)
-    )
-    parts = good.withColumn("begins", F.when(follows, 0).otherwise(1)).withColumn("part", F.sum("begins").over(life))
-    return parts.groupBy("router", "epoch", "part").agg(
-        F.min("time").alias("begin"),
-        F.max(F.expr("greatest(time, coalesce(last_time, time))")).alias("end"),
-        F.min(F.coalesce("sample", F.lit(0))).alias("sample"),
-    )
-
-
 def _broken(gone: DataFrame, hops: DataFrame) -> DataFrame:
     sent = (
         hops.where("to_router")
-        .groupBy("router", F.col("outgoing_peer").alias("next_router"))
+        .groupBy(F.expr(_DAY_OF_TIME).alias("day"), "router", F.col("outgoing_peer").alias("next_router"))
         .agg(F.count("*").alias("of"))
     )
-    rows = gone.select("router", "next_router", "key", "time", F.array("router").alias("path"))
-    return _with(rows, sent, ("router", "next_router")).withColumn("kind", F.lit(str(Loss.BROKEN)))
+    rows = gone.select("day", "router", "next_router", "key", "time", F.array("router").alias("path"))
+    return _with(rows, sent, ("day", "router", "next_router")).withColumn("kind", F.lit(str(Loss.BROKEN)))
 
 
 def _with(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -460,32 +441,3 @@ def _with(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> DataFrame
     renamed = others.withColumnsRenamed({name: f"same {name}" for name in names})
     same = reduce(lambda one, other: one & other, (rows[name].eqNullSafe(renamed[f"same {name}"]) for name in names))
     return rows.join(renamed, same).drop(*(f"same {name}" for name in names))
-
-
-def job(work: Work) -> Done:
-    """Run the job."""
-    attempts = work.read("deliveries/attempts")
-    ingested = {
-        name: table(work.spark, work.place("ingest"), name)
-        for name in ("hops", "events", "counts", "segments", "edges")
-    }
-    events, counts = (between(ingested[name], work.since, work.until) for name in ("events", "counts"))
-    segments = ingested["segments"]
-    gone, unjudged = without_record(attempts, ingested["hops"], segments)
-    routers = segments.select("router").union(ingested["edges"].select("origin")).distinct()
-    suspected = suspects(attempts, gone, ingested["hops"], events, counts, routers).cache()
-    count = work.write("losses/findings", findings(suspected))
-    found = work.read("losses/findings")
-    shown = work.write("losses/evidence", evidence(suspected, found))
-    suspected.unpersist()
-    told = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    figures = {str(kind): told[kind] for kind in Loss if kind in told}
-    rows = tuple(
-        (row["finding"], row["kind"], row["sentence"]) for row in found.orderBy("finding").limit(TOP).collect()
-    )
-    title = f"what was found, at most {TOP} of {count}"
-    return Done(
-        count + shown,
-        {"findings": count, **figures, "not to be judged": unjudged.count()},
-        (Table(title, ("number", "kind", "what was found"), rows),),
-    )

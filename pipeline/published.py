@@ -102,6 +102,11 @@ def day_name(day: int) -> str:
     return hour_name(day * 24)[:10]
 
 
+def day_of_name(name: str) -> int:
+    """Return the day of a part, since 1970. Args: name: as `day_name` returns it."""
+    return hour_of_name(f"{name}T00") // 24
+
+
 def hour_of_name(name: str) -> int:
     """Return the hour of a part, since 1970. Args: name: as `hour_name` returns it."""
     return int(datetime.fromisoformat(f"{name}:00+00:00").timestamp()) // 3600

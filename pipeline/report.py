@@ -18,6 +18,7 @@ from amqpmesh.pipeline.mesh_picture import BUSIEST
 from amqpmesh.pipeline.page import Report, Section, Shown, Told, page
 from amqpmesh.pipeline.pictures import Percentiles
 from amqpmesh.pipeline.published import replace_file
+from amqpmesh.pipeline.severity import SEVERITIES
 from amqpmesh.pipeline.summaries import Basis
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.amqp.errors import CommandError
@@ -238,10 +239,9 @@ def _times(row: Percentiles) -> str:
 def _losses(work: Work, done: Done) -> str:
     figures = dict(done.figures)
     number = int(figures.pop("findings"))
-    figures.pop("not to be judged")
     if not number:
         return "Nothing was found that went wrong."
-    kinds = ", ".join(f"{kind} {found:,}" for kind, found in figures.items())
+    kinds = ", ".join(f"{kind} {found:,}" for kind, found in figures.items() if kind in SEVERITIES["losses"])
     return f"{_plural(number, 'finding')}: {kinds}."
 
 

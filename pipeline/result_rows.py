@@ -63,6 +63,18 @@ VIEWS: Final[Mapping[str, View]] = {
     "losses/evidence": View(
         "losses/evidence", ("finding", "kind", "time", "key", "path", "value"), ("time",), _smallest("finding", "time")
     ),
+    "losses/daily": View(
+        "losses/daily",
+        ("day", "kind", "address", "router", "receiver", "found", "of", "worst"),
+        ("day",),
+        _largest("day", "found"),
+    ),
+    "losses/rows": View(
+        "losses/rows",
+        ("day", "kind", "address", "router", "receiver", "time", "key", "path", "value"),
+        ("day",),
+        _smallest("time"),
+    ),
     "anomalies": View(
         "anomalies/episodes",
         ("begin_time", "end_time", "measure", "score", "sentence"),

@@ -16,8 +16,9 @@ from amqpmesh.pipeline.anomalies import WINDOW
 from amqpmesh.pipeline.deliveries import between, without_management
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.graphs import recorded
-from amqpmesh.pipeline.losses import ALL, Loss
+from amqpmesh.pipeline.losses import Loss
 from amqpmesh.pipeline.mesh_picture import Carried
+from amqpmesh.pipeline.passages import ALL
 from amqpmesh.pipeline.pictures import ALL_OTHERS, Clock, Failed, Moved, Percentiles, Strange
 from amqpmesh.pipeline.work import Work
 

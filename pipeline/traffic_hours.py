@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqpmesh.pipeline.deliveries import HOUR, between, without_management
-from amqpmesh.pipeline.events import TABLES, file_of, spark_schema, table
+from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.known_segments import Known
+from amqpmesh.pipeline.known_segments import Known, records
 from amqpmesh.pipeline.pruning import pruned
 from amqpmesh.pipeline.published import WHOLE, Parts, Result, hour_name, hour_of_name, since
 from amqpmesh.pipeline.sampling import AFTER, BEFORE, sampled_hours
 from amqpmesh.pipeline.segment_rows import Row, segment_rows
-from amqpmesh.pipeline.segments import date_of
 from amqpmesh.pipeline.traffic import CARRIED, Windows, carried, links, matrix, talkers, used, weighted
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.telemetry.segments import Name
@@ -151,18 +149,7 @@ def _overlapping(rows: Mapping[Name, Row], touched: Set[str]) -> dict[Name, Row]
 
 def _of(work: Work, rows: Mapping[Name, Row], name: str) -> DataFrame:
     """Return the records of some segments. Args: name: of their table."""
-    schema = spark_schema(TABLES[name])
-    place = ordinary(work.place("ingest")) / name
-    files = [path for each, row in rows.items() if row[name] and (path := place / _file(each, row)).exists()]
-    if not files:
-        return work.spark.createDataFrame([], schema)
-    return work.spark.read.schema(schema).parquet(*map(str, files)).select(schema.names)
-
-
-def _file(name: Name, row: Row) -> Path:
-    """Return the file with the records of a segment, below the directory of their table."""
-    file = file_of(name.file(""))
-    return Path(f"date={date_of(row['time'])}", f"recorded_by={file.rsplit('.', 3)[0]}", file)
+    return records(work.spark, ordinary(work.place("ingest")), name, rows)
 
 
 def _write(

@@ -19,6 +19,7 @@ from amqpmesh.pipeline import (
     losses,
     mesh_picture,
     outliers,
+    passages,
     pictures,
     plan,
     rehearsal,
@@ -121,7 +122,7 @@ def test_every_loss_is_explained() -> None:
     ("name", "modules"),
     [
         ("latency", [clocks, latency]),
-        ("losses", [losses]),
+        ("losses", [losses, passages]),
         ("anomalies", [anomalies, outliers]),
         ("plan", [plan, rehearsal, cost_search]),
     ],

@@ -10,21 +10,17 @@ import pytest
 
 from amqpmesh.pipeline import events as declared
 from amqpmesh.pipeline.losses import (
-    ALL,
     ATTEMPTS,
     EVIDENCE,
     GROWTH_LEAST,
     GROWTH_TELLINGS,
-    PATIENCE,
-    SLACK,
     SLOW_LEAST,
     SLOW_OUTCOME,
     STORM_LEAST,
-    TOP,
     Loss,
-    job,
-    without_record,
 )
+from amqpmesh.pipeline.losses_days import TOP, job
+from amqpmesh.pipeline.passages import ALL, PATIENCE, SLACK, without_record
 from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.attempts import Way, frame
 from tests.support.data.segments import SECOND, at

@@ -279,7 +279,7 @@ VERSIONS = {
     "deliveries": (1, "1e408d69"),
     "traffic": (2, "c3091b3d"),
     "latency": (2, "1dacdfe6"),
-    "losses": (1, "bd938716"),
+    "losses": (2, "944e1155"),
     "anomalies": (1, "82e0cb11"),
     "contingency": (2, "78b64cef"),
     "plan": (1, "d04bdef0"),

@@ -1,0 +1,300 @@
+"""The job `losses`: of the days that new segments change, or of a limited time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from amqpmesh.pipeline.clocks import DAY, DAY_OF
+from amqpmesh.pipeline.deliveries import between
+from amqpmesh.pipeline.events import table
+from amqpmesh.pipeline.files import ordinary
+from amqpmesh.pipeline.jobs import JOBS
+from amqpmesh.pipeline.known_segments import Known, records
+from amqpmesh.pipeline.losses import Loss, daily, evidence, findings, rows, suspects
+from amqpmesh.pipeline.passages import SLACK, stretches, without_record
+from amqpmesh.pipeline.pruning import pruned
+from amqpmesh.pipeline.published import WHOLE, Parts, changed_days, day_name, day_of_name, hours_of, since
+from amqpmesh.pipeline.segment_rows import Row, segment_rows
+from amqpmesh.pipeline.work import Done, Table, Work
+from amqpmesh.router.telemetry.segments import Name
+
+TOP: Final = 10
+"""Rows of the table in the summary."""
+
+_ATTEMPTS: Final = "deliveries/attempts"
+_DAILY: Final = "losses/daily"
+_ROWS: Final = "losses/rows"
+BEFORE: Final = 2
+"""Days before a day, at most, on which a segment begins that has events or counters of it; others are stray."""
+
+Stretches = Mapping[str, Sequence[Sequence[int]]]
+"""For each router, the times without missing records: begin, end, and the least sample."""
+
+
+@dataclass(frozen=True)
+class _Days:
+    """The input of some days. Args: later: `attempts`, and those of the days after."""
+
+    attempts: DataFrame
+    later: DataFrame
+    hops: DataFrame
+    events: DataFrame
+    counts: DataFrame
+    segments: DataFrame
+
+
+def job(work: Work) -> Done:
+    """Run the job: for a limited time all of it, else only the days that new segments change."""
+    parts = dict(work.parts(_ATTEMPTS) or {})
+    if work.since is None and work.until is None and parts and WHOLE not in parts:
+        return _daily(work, parts)
+    told = _write(work, _everything(work), {})
+    routers = table(work.spark, work.place("ingest"), "segments").select("router")
+    return _merged(work, {*_routers(work), *(row[0] for row in routers.distinct().collect())}, told, {}, {})
+
+
+def _everything(work: Work) -> _Days:
+    ingested = {
+        name: table(work.spark, work.place("ingest"), name) for name in ("hops", "events", "counts", "segments")
+    }
+    attempts = work.read(_ATTEMPTS)
+    events, counts = (between(ingested[name], work.since, work.until) for name in ("events", "counts"))
+    return _Days(attempts, attempts, ingested["hops"], events, counts, ingested["segments"])
+
+
+def _routers(work: Work) -> set[str]:
+    """Return all routers in the graph."""
+    edges = table(work.spark, work.place("ingest"), "edges")
+    return {row[0] for row in edges.select("origin").distinct().collect() if row[0] is not None}
+
+
+def _daily(work: Work, attempts: Parts) -> Done:
+    ingested = ordinary(work.place("ingest"))
+    note = pruned(ingested)
+    known = {name: row for name, row in segment_rows(ingested).items() if not note.has(name)}
+    segments = table(work.spark, str(ingested), "segments")
+    recorded = _stretches(segments)
+    before = work.before("losses")
+    state = before.state if before is not None and _is_usable(before.state, known) else {}
+    routers = {name.router for name in known}
+    read = 0
+    if before is None or not state:
+        told = _write(work, _everything(work), {})
+        routers |= _routers(work)
+        stray = _stray(_records_by_day(work, ingested, known), known)
+        retried = _retried(work.read(_ATTEMPTS))
+        touched = {*told, *(name[:10] for name in attempts)}
+        read = sum(row["hops"] for row in known.values())
+    else:
+        new = {name: row for name, row in known.items() if not Known(**state["known"]).has(name)}
+        edges = records(work.spark, ingested, "edges", new).select("origin").distinct().collect()
+        routers |= {*state["routers"], *(row[0] for row in edges if row[0] is not None)}
+        seen = _records_by_day(work, ingested, new)
+        stray = {day: [*names] for day, names in state["stray"].items()}
+        for day, names in _stray(seen, new).items():
+            stray[day] = sorted({*stray.get(day, ()), *names})
+        touched = changed_days(attempts, state["attempts"]) | {day for days in seen.values() for day in days}
+        touched |= {day for row in new.values() for day in _span(row["first_time"], row["last_time"])}
+        touched |= _judged_otherwise(state["passages"], state["recorded"], recorded)
+        now = _retried(work.read(_ATTEMPTS, hours_of(attempts, touched)))
+        retried = {day: each for day, each in state["retried"].items() if day not in touched} | now
+        # An attempt is no loss if it was repeated on the next day.
+        others = {day for day in touched if retried.get(day) != state["retried"].get(day)}
+        touched = since(touched | {day_name(day_of_name(day) - 1) for day in others}, note.hour)
+        old = {name: {part: parts[part] for part in since(parts, note.hour)} for name, parts in before.tables.items()}
+        kept = {name: {day: old[name][day] for day in old[name] if day not in touched} for name in (_DAILY, _ROWS)}
+        told = {}
+        if touched:
+            days, read = _some(work, ingested, attempts, known, stray, touched, segments)
+            told = _write(work, days, kept)
+        else:
+            for name, left in kept.items():
+                if left:
+                    work.written[name] = left
+                else:  # all of it was pruned
+                    work.write(name, work.read(name).limit(0))
+        told |= {day: state["passages"][day] for day in since(state["passages"], note.hour) - touched}
+    state = {
+        "version": JOBS["losses"].version,
+        "known": vars(Known.of(known)),
+        "attempts": attempts,
+        "recorded": recorded,
+        "routers": sorted(routers),
+        "stray": stray,
+        "retried": retried,
+        "passages": told,
+    }
+    return _merged(work, routers, told, {"records read": read, "days written": len(touched)}, state)
+
+
+def _is_usable(state: Mapping[str, Any], known: Mapping[Name, Row]) -> bool:
+    """Return True if the tables of before can be changed: their segments are all there, as they were."""
+    return state.get("version") == JOBS["losses"].version and Known(**state["known"]).is_there(known)
+
+
+def _some(
+    work: Work,
+    ingested: Path,
+    attempts: Parts,
+    known: Mapping[Name, Row],
+    stray: Mapping[str, Sequence[str]],
+    touched: Set[str],
+    segments: DataFrame,
+) -> tuple[_Days, int]:
+    """Return the input of some days, and the hop records that are read."""
+    wanted = {day_of_name(day) for day in touched}
+    after = {day_name(day + 1) for day in wanted}
+    told = {name for day in touched for name in stray.get(day, ())}
+    near = {each for day in wanted for each in _near(day)}
+    there = {name: row for name, row in known.items() if row["time"] // DAY in near or name.file("") in told}
+    of_days = f"time div {DAY} in ({', '.join(map(str, sorted(wanted)))})"
+    events, counts = (records(work.spark, ingested, name, there).where(of_days) for name in ("events", "counts"))
+    some = work.read(_ATTEMPTS, hours_of(attempts, touched))
+    arrived = F.expr("transform(hops, hop -> hop.arrived_ns)")
+    spans = (
+        some.where("not complete").groupBy(F.expr(DAY_OF)).agg(F.min(F.array_min(arrived)), F.max(F.array_max(arrived)))
+    )
+    # With records of these days, and of deliveries whose records are not all there.
+    ranges = [(low, high) for _, low, high in spans.collect()]
+    if ranges:
+        ranges += [(day * DAY, (day + 1) * DAY - 1) for day in wanted]
+    passed = {
+        name: row
+        for name, row in known.items()
+        if row["first_time"] is not None
+        and any(row["first_time"] <= high and low <= row["last_time"] for low, high in ranges)
+    }
+    hops = records(work.spark, ingested, "hops", passed)
+    later = work.read(_ATTEMPTS, hours_of(attempts, {*touched, *after}))
+    return _Days(some, later, hops, events, counts, segments), sum(row["hops"] for row in passed.values())
+
+
+def _write(work: Work, days: _Days, kept: Mapping[str, Parts]) -> dict[str, Any]:
+    """Write the rows of some days.
+
+    Returns: for each day and router, the times of the passages to it without a record, and the number of those that are
+        not to be judged.
+    """
+    gone, unjudged = without_record(days.attempts, days.hops, days.segments)
+    suspected = suspects(days.attempts, days.later, gone, days.hops, days.events, days.counts).cache()
+    for name, made in ((_DAILY, daily(suspected)), (_ROWS, rows(suspected))):
+        work.write_days(name, made.selectExpr("*", f"unix_micros(day) div {DAY // 1_000} as date"), kept.get(name, {}))
+    suspected.unpersist()
+    both = gone.withColumn("unknown", F.lit(0)).unionByName(unjudged.withColumn("unknown", F.lit(1)))
+    passages = both.groupBy(F.date_format("day", "yyyy-MM-dd"), "next_router").agg(
+        F.min("time"), F.max(F.col("over") + F.col("slack")), F.sum("unknown")
+    )
+    found: dict[str, Any] = defaultdict(dict)
+    for day, router, *told in passages.collect():
+        found[day][router] = told
+    return dict(found)
+
+
+def _merged(
+    work: Work, routers: Iterable[str], told: Mapping[str, Any], figures: Mapping[str, int], state: Mapping[str, Any]
+) -> Done:
+    """Add up the findings of all days."""
+    count = work.write("losses/findings", findings(work.read(_DAILY), sorted(each for each in routers if each)))
+    found = work.read("losses/findings")
+    shown = work.write("losses/evidence", evidence(work.read(_ROWS), found))
+    kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+    first = tuple(
+        (row["finding"], row["kind"], row["sentence"]) for row in found.orderBy("finding").limit(TOP).collect()
+    )
+    unjudged = sum(number for passed in told.values() for *_, number in passed.values())
+    counted = {str(kind): kinds[kind] for kind in Loss if kind in kinds}
+    title = f"what was found, at most {TOP} of {count}"
+    return Done(
+        count + shown,
+        {"findings": count, **counted, "not to be judged": unjudged, **figures},
+        (Table(title, ("number", "kind", "what was found"), first),),
+        state,
+    )
+
+
+# --------------------------------------------------------------------------------------------- what a day depends on
+
+
+def _records_by_day(work: Work, ingested: Path, some: Mapping[Name, Row]) -> dict[Name, set[str]]:
+    """Return the days of which segments have events or counters."""
+    found: dict[Name, set[str]] = defaultdict(set)
+    for name in ("events", "counts"):
+        told = records(work.spark, ingested, name, some).where("time is not null")
+        days = told.select("router", "epoch", "segment", F.expr(f"time div {DAY}")).distinct().collect()
+        for router, epoch, segment, day in days:
+            found[Name(router, epoch, segment)].add(day_name(day))
+    return found
+
+
+def _near(day: int) -> range:
+    """Return the days on which the segments begin that have events and counters of a day, but for stray ones."""
+    return range(day - BEFORE, day + 2)
+
+
+def _stray(seen: Mapping[Name, Set[str]], some: Mapping[Name, Row]) -> dict[str, list[str]]:
+    """Return for a day the segments with records of it that begin on no day near it: a clock was set."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, days in seen.items():
+        for day in days:
+            if name in some and some[name]["time"] // DAY not in _near(day_of_name(day)):
+                found[day].append(name.file(""))
+    return dict(found)
+
+
+def _span(first: int | None, last: int | None) -> list[str]:
+    """Return the days from a time to another one."""
+    return [] if first is None or last is None else [day_name(each) for each in range(first // DAY, last // DAY + 1)]
+
+
+def _retried(attempts: DataFrame) -> dict[str, list[int]]:
+    """Return for each day the number and a digest of later attempts whose first ones were before it."""
+    again = attempts.where("attempt > 1").selectExpr(f"{DAY_OF} as day", "first_key", "attempt")
+    earlier = attempts.selectExpr(f"{DAY_OF} as same_day", "first_key as same", "attempt as before")
+    here = F.expr("day = same_day and first_key = same and before < attempt")
+    digest = F.bit_xor(F.xxhash64("first_key", "attempt"))
+    told = again.join(earlier, here, "left_anti").groupBy(F.date_format("day", "yyyy-MM-dd"))
+    return {day: [*figures] for day, *figures in told.agg(F.count("*"), digest).collect()}
+
+
+def _stretches(segments: DataFrame) -> dict[str, list[list[int]]]:
+    found: dict[str, list[list[int]]] = defaultdict(list)
+    for row in stretches(segments).select("router", "begin", "end", "sample").collect():
+        found[row[0]].append([*row[1:]])
+    return {router: sorted(each) for router, each in sorted(found.items())}
+
+
+def _judged_otherwise(passages: Mapping[str, Any], before: Stretches, now: Stretches) -> set[str]:
+    """Return the days with passages to routers of which more, or less, is known than before."""
+    regions = {router: _differences(before.get(router, ()), now.get(router, ())) for router in {*before, *now}}
+    return {
+        day
+        for day, routers in passages.items()
+        for router, (first, over, _) in routers.items()
+        if any(low <= over and first - SLACK <= high for low, high in regions.get(router, ()))
+    }
+
+
+def _differences(before: Sequence[Sequence[int]], now: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Return the times that only one of two lists of stretches has; one that goes on has more at its end only."""
+    found: list[tuple[int, int]] = []
+    alike = {(tuple(each), tuple(other)) for each in before for other in now if _goes_on(each, other)}
+    for each, other in alike:
+        ends = ((each[place], other[place]) for place in (0, 1))
+        found += [(min(pair), max(pair)) for pair in ends if pair[0] != pair[1]]
+    ones, others = {one for one, _ in alike}, {other for _, other in alike}
+    rest = [each for each in map(tuple, before) if each not in ones] + [
+        each for each in map(tuple, now) if each not in others
+    ]
+    return found + [(begin, end) for begin, end, _ in rest]
+
+
+def _goes_on(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Return True if two stretches overlap and have the same sample."""
+    return one[2] == other[2] and one[0] <= other[1] and other[0] <= one[1]
