@@ -59,11 +59,13 @@ def test_its_cells_run_without_spark_and_show_losses_latency_and_traffic(tmp_pat
         {**lost, "finding": 1, "kind": "rejected", "address": "tea", "found": 2, "sentence": "2 were rejected"},
         {**lost, "finding": 2, "kind": "broken", "address": "orders", "found": 5, "sentence": "5 were lost"},
     )
+    day = {"day": at(24)}
     write(
         tmp_path,
         "latency/addresses",
-        {"address": "orders", "deliveries": 9, "p50_ns": 1_000_000, "p99_ns": 5_000_000, "max_ns": 7_500_000},
-        {"address": "tea", "deliveries": 2, "p50_ns": 2_000_000, "p99_ns": 9_000_000, "max_ns": 9_000_000},
+        {**day, "address": "orders", "deliveries": 9, "p50_ns": 1_000_000, "p99_ns": 5_000_000, "max_ns": 7_500_000},
+        {**day, "address": "tea", "deliveries": 2, "p50_ns": 2_000_000, "p99_ns": 9_000_000, "max_ns": 9_000_000},
+        {"day": at(0), "address": "tea", "deliveries": 5, "p50_ns": 1, "p99_ns": 99_000_000, "max_ns": 99_000_000},
     )
     flows = [(0, "orders", 3.0), (0, "orders", 4.0), (1, "orders", 5.0), (1, "tea", 1.0), (1, None, 8.0)]
     write(
