@@ -1,17 +1,21 @@
 """A link of a stream in a process of its own, so that several of them use several cores.
 
 The reader's process asks by a socket pair, and this process answers in order. When the socket ends, for any reason, the
-deliveries that are not accepted are released, and the process ends. So it never outlives the reader by long.
+deliveries that are not accepted are released, and the process ends, whatever it does. So it never outlives the reader
+by long.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +48,8 @@ class LinkProcess:
         self._socket = ours
         self._connection = Connection(os.dup(ours.fileno()))
         self._number = number
+        #: The time by `time.monotonic` at which the process is killed if it has not ended.
+        self._patience = float("inf")
         self._send((options, number))
 
     @property
@@ -67,6 +73,7 @@ class LinkProcess:
 
     def hang_up(self) -> None:
         """Tell the process to release its deliveries and to end. It is safe amid a question."""
+        self._patience = min(self._patience, time.monotonic() + LEAVE_TIME + START_TIME)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -74,7 +81,7 @@ class LinkProcess:
         """Wait for the end of the process after `hang_up`, and kill it if it does not end in time."""
         # Each wait has a limit: a signal's handler may call this amid another wait, which has the lock of `Popen`.
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(LEAVE_TIME + START_TIME)
+            self._process.wait(max(0.0, self._patience - time.monotonic()))
         if self._process.returncode is None:
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
@@ -98,6 +105,7 @@ def serve(connection: Connection) -> None:
     try:
         options, number = connection.recv()
         offers = Offers(options, number)
+        threading.Thread(target=_end_with, args=(connection.fileno(), offers), daemon=True).start()
         while True:
             question, arguments = connection.recv()
             assert question in QUESTIONS
@@ -111,6 +119,15 @@ def serve(connection: Connection) -> None:
     finally:
         if offers is not None:
             offers.stop()
+
+
+def _end_with(descriptor: int, offers: Offers) -> None:
+    """End the process with its connection, also amid a question: to connect may take as long as `connectTimeout`."""
+    watch = select.poll()
+    watch.register(descriptor, 0)  # the end is told in any case
+    watch.poll()
+    offers.stop()
+    os._exit(0)
 
 
 def _portable(error: Exception) -> Exception:

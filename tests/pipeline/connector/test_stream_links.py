@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +25,7 @@ from amqpmesh import (
     LinkStatistics,
     Released,
 )
+from amqpmesh.pipeline.connector import link_process
 from amqpmesh.pipeline.connector.link_process import LinkProcess
 from amqpmesh.pipeline.connector.options import Options, Use
 from amqpmesh.pipeline.connector.rows import Shape
@@ -163,6 +166,23 @@ def test_a_killed_process_of_a_link_ends_the_query_and_the_other_processes(
     for pid in pids:  # all of them have ended, and were waited for
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_process_ends_with_its_reader_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: killed.append(process.pid))
+    monkeypatch.setattr(link_process, "START_TIME", PATIENCE)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE)
+        url = f"amqp://127.0.0.1:{silent.getsockname()[1]}"
+        link = LinkProcess(Options({"url": url, "address": "q", "connectTimeout": "3600"}, Use.STREAM), 0)
+        link.ask("start")
+        with silent.accept()[0]:
+            link.hang_up()
+            link.wait()
+    assert killed == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(link.pid, 0)
 
 
 def test_what_the_peer_refuses_is_the_error_that_one_link_has() -> None:
