@@ -157,6 +157,7 @@ def proposed(
     case = replace(first, capacity=can)
     singles = case.failures()
     before = _by_name(check(case, singles))
+    above = allowed.above(case)
     most = float((case.traffic.load / can).max(initial=0.0))
     skipped = evaluations = 0
     is_exhausted = False
@@ -171,7 +172,7 @@ def proposed(
                 break
             changed = _with(graph, flows, changes, can)
             rows = _failure_rows(before, _by_name(check(changed, singles)), most, harm)
-            if not any(row["worse"] for row in rows) and not allowed.broken(case, changed):
+            if not any(row["worse"] for row in rows) and not allowed.broken(above, changed):
                 made = tuple(Change(*edge, graph.edges[edge], cost) for edge, cost in changes.items())
                 use = most, after, on_the_way
                 return Proposed(
@@ -185,7 +186,7 @@ def proposed(
                 with_them = _with(graph, flows, left, can)
                 compared = _failure_rows(before, _by_name(directly(with_them, again)), most, harm)
                 use = float((with_them.traffic.load / can).max(initial=0.0))
-                return sum(row["worse"] for row in compared) + len(allowed.broken(case, with_them)), use
+                return sum(row["worse"] for row in compared) + len(allowed.broken(above, with_them)), use
 
             changes = _without_one(changes, trial)
             skipped += 1

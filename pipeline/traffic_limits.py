@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from pyarrow import fs
 
 from amqpmesh.router.amqp.errors import CommandError
@@ -63,24 +65,28 @@ class Allowed:
         """Return what is above its limit: directions of links, and of links with a tenant, with their octets."""
         return dict(self._above(case))
 
-    def broken(self, before: Case, after: Case) -> list[tuple[str, ...]]:
-        """Return what a change of costs puts above its limit, or raises where it is above already."""
-        known = self.above(before)
+    def broken(self, known: Mapping[tuple[str, ...], float], after: Case) -> list[tuple[str, ...]]:
+        """Return what a change of costs puts above its limit, or raises where it is above already.
+
+        Args: known: what was above before the change.
+        """
         return [place for place, load in self.above(after).items() if load > known.get(place, 0.0) * (1 + _SAME)]
 
     def _above(self, case: Case) -> Iterator[tuple[tuple[str, ...], float]]:
         routers = case.network.routers
+        edges = [(routers[a], routers[b]) for a, b in zip(case.network.tails, case.network.heads, strict=True)]
+        limits = np.array([self.links.get(edge, math.inf) for edge in edges], dtype=np.float64)
 
         def over(load: Amounts, share: float) -> Iterator[tuple[tuple[str, str], float]]:
-            for tail, head, octets in zip(case.network.tails, case.network.heads, load.tolist(), strict=True):
-                edge = routers[tail], routers[head]
-                if edge in self.links and octets > self.links[edge] * share * (1 + _SAME):
-                    yield edge, octets
+            for at in np.flatnonzero(load > limits * share * (1 + _SAME)).tolist():
+                yield edges[at], float(load[at])
 
         yield from over(case.traffic.load, 1.0)
-        for tenant, share in self.tenants.items() if self.links else ():
-            for edge, octets in over(case.load_of(tenant), share):
-                yield (*edge, tenant), octets
+        for tenant, share in self.tenants.items():
+            # A tenant has a part of the load at most. Most have no chance to be above, and are not routed.
+            if any(over(case.traffic.load, share)):
+                for edge, octets in over(case.load_of(tenant), share):
+                    yield (*edge, tenant), octets
 
 
 def read(out: str) -> Limits:
@@ -92,6 +98,8 @@ def read(out: str) -> Limits:
         return parsed(octets(out).decode())
     except (OSError, ValueError) as error:  # errors of TOML and of UTF-8 are of the latter kind
         raise CommandError(f"{out}/{FILE}: {error}") from None
+    except RecursionError:
+        raise CommandError(f"{out}/{FILE}: its values are nested too deeply") from None
 
 
 def octets(out: str) -> bytes:
@@ -148,7 +156,9 @@ def _name(row: Mapping[str, Any], key: str) -> str:
 
 def _number(row: Mapping[str, Any], key: str, most: float) -> float:
     value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most or math.isinf(value):
+    # A number of TOML has any length; no link carries more than the largest float.
+    largest = min(most, sys.float_info.max)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= largest:
         upper = "" if math.isinf(most) else f", and at most {most:g}"
-        raise ValueError(f"{key}: is a number above 0{upper}, not {value!r}")
+        raise ValueError(f"{key}: is a number above 0{upper}, not {value!r:.50}")
     return float(value)

@@ -120,6 +120,12 @@ def test_a_tenant_is_put_above_its_share_of_no_link(tenants: dict[str, float], s
         assert "B -> C, tenant blue" in found.limits
 
 
+def test_tenants_with_no_chance_to_be_above_their_share_are_not_routed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Case, "load_of")
+    allowed = Allowed(dict.fromkeys(SQUARE, 1e9), dict.fromkeys(("blue", "red"), 0.5))
+    assert allowed.above(Case.of(Graph(SQUARE), FLOWS)) == {}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_is_proposed_puts_nothing_above_its_limit(seed: int) -> None:
     chance = random.Random(seed)
