@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyarrow import dataset
 
 from amqpmesh.pipeline import forecasts, result_rows
 from amqpmesh.pipeline.advice import ANOMALIES, FORECASTS, LOSSES
+from amqpmesh.pipeline.deliveries import ns
 from amqpmesh.pipeline.result_rows import VIEWS, NoTableError, Selected, View, opened, selected
 from amqpmesh.pipeline.severity import SEVERITIES, Severity
 from amqpmesh.pipeline.traffic_limits import read
@@ -20,6 +22,7 @@ from amqpmesh.router.amqp.errors import CommandError
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
+    from amqpmesh.pipeline.traffic_limits import Limits
     from amqpmesh.pipeline.work import Selection
 
 NAME: Final = "findings"
@@ -102,7 +105,7 @@ def findings(out: str) -> list[Finding]:
         raise missing[0]
     if (limits := read(out)).links:
         with suppress(NoTableError):
-            found += _forecasts(forecasts.forecasts(out, limits))
+            found += _forecasts(_made(out, limits))
     worst = list(Severity)[::-1]
     return sorted(found, key=lambda each: (worst.index(Severity(each.severity)), -each.found, each.job, each.finding))
 
@@ -110,12 +113,19 @@ def findings(out: str) -> list[Finding]:
 def select(out: str, name: str, selection: Selection, columns: Sequence[str] = ()) -> Selected:
     """Read rows of a result table, of `findings`, or of `forecasts`; see `result_rows.select`."""
     if name == forecasts.NAME:
-        table = dataset.dataset(forecasts.rows(forecasts.forecasts(out, read(out))))
+        table = dataset.dataset(forecasts.rows(_made(out, read(out))))
         return selected(table, name, forecasts.VIEW, selection, columns)
     if name != NAME:
         return result_rows.select(out, name, selection, columns)
     rows = [{"rank": rank, **asdict(each)} for rank, each in enumerate(findings(out), start=1)]
     return selected(dataset.dataset(pa.Table.from_pylist(rows, _SCHEMA)), name, _VIEW, selection, columns)
+
+
+def _made(out: str, limits: Limits) -> list[forecasts.Forecast]:
+    try:
+        return forecasts.forecasts(out, limits)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CommandError(f"{out}/traffic cannot be read: {error}") from None
 
 
 def _rows(out: str, job: str) -> list[dict[str, Any]]:
@@ -190,6 +200,10 @@ def _forecasts(made: Sequence[forecasts.Forecast]) -> Iterator[Finding]:
         if known is None or (kind != "above limit", each.ahead) < (known[2] != "above limit", known[1].ahead):
             first[place] = rank, each, kind
     for rank, each, kind in first.values():
+        # It holds until the next day is whole, and the jobs have a day to say so. Thus those of days that follow each
+        # other are one episode of `alerts`.
+        day = each.day - timedelta(days=each.ahead - 1)
+        begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
         yield Finding(
             severity=SEVERITIES["forecasts"][kind],
             job="forecasts",
@@ -200,8 +214,8 @@ def _forecasts(made: Sequence[forecasts.Forecast]) -> Iterator[Finding]:
             tenant=None,
             router=each.router,
             peer=each.neighbour,
-            begin_time=None,
-            end_time=None,
+            begin_time=ns(begin),
+            end_time=ns(begin + timedelta(days=2)),
             found=1,
             sentence=each.sentence,
             evidence=f"row {rank} of forecasts: by {each.method}, checked on {each.checked} days",

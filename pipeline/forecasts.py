@@ -183,7 +183,10 @@ def predicted(values: Amounts, ahead: int) -> list[Predicted]:
     """
     days = values.shape[1]
     ends = range(LEAST, days - ahead + 1)
-    if len(ends) < HELD + KNOWN:
+    held = ends[-HELD:]
+    # What the choice is made from is known before the first of the held days is predicted.
+    before = [end for end in ends[-HELD - CHOSEN : -HELD] if end + ahead <= held[0]]
+    if len(before) < KNOWN:
         known = range(1, days - ahead + 1)[-HELD:]
         if len(known) < KNOWN:
             return []
@@ -192,9 +195,6 @@ def predicted(values: Amounts, ahead: int) -> list[Predicted]:
             Predicted(float(last), YESTERDAY, float(base), float(base), len(known))
             for last, base in zip(values[:, -1], bases, strict=True)
         ]
-    held, older = ends[-HELD:], ends[-HELD - CHOSEN : -HELD]
-    # What the choice is made from is known before the first of the held days is predicted.
-    before = [end for end in older if end + ahead <= held[0]] or [*older]
     names = [*METHODS]  # the first of equal ones is chosen
     chosen = np.argmin([_error(values, METHODS[name], before, ahead) for name in names], axis=0)
     errors = np.array([_error(values, METHODS[name], held, ahead) for name in names])

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from amqpmesh.pipeline import forecasts
+from amqpmesh.pipeline.alerts import Known, news
+from amqpmesh.pipeline.deliveries import ns
 from amqpmesh.pipeline.findings import findings, select
 from amqpmesh.pipeline.forecasts import AHEAD, HELD, YESTERDAY, predicted
+from amqpmesh.pipeline.severity import Severity
 from amqpmesh.pipeline.traffic_limits import Limits, parsed, read
 from amqpmesh.pipeline.work import Selection
 from amqpmesh.router.amqp.errors import CommandError
-from tests.pipeline.test_result_rows import write
+from tests.pipeline.test_result_rows import HOUR, write
 
 FIRST = datetime(2026, 3, 2, tzinfo=UTC)
 WEEK = [100.0, 110.0, 120.0, 115.0, 105.0, 30.0, 20.0]
@@ -66,6 +69,13 @@ def test_the_held_days_have_no_part_in_the_choice() -> None:
 def test_few_days_have_yesterdays_value_or_no_forecast(days: int, ahead: int, there: bool) -> None:
     told = predicted(np.array([np.arange(days, dtype=float)]), ahead)
     assert [(each.method, each.value, each.error) for each in told] == [(YESTERDAY, days - 1.0, ahead)] * there
+
+
+@pytest.mark.parametrize(("ahead", "least"), [(1, 17), (7, 29)])
+def test_a_method_is_chosen_only_from_what_is_known_before_the_held_days(ahead: int, least: int) -> None:
+    up = np.arange(40.0).reshape(1, -1)
+    methods = {days: predicted(up[:, :days], ahead)[0].method for days in range(10, 41)}
+    assert {days for days, method in methods.items() if method == YESTERDAY} == {*range(10, least)}
 
 
 def days_of(out: Path, values: dict[tuple[str, str], list[float]], last: int = 24) -> None:
@@ -129,6 +139,32 @@ def test_a_forecast_above_a_limit_is_a_finding_and_one_near_it_is_a_notice(tmp_p
     ]
 
 
+def test_what_is_forecast_again_each_day_is_one_alert(tmp_path: Path) -> None:
+    write(tmp_path, "losses/findings")
+    limits = tmp_path / "limits.toml"
+    limits.write_text('[[link]]\nrouter = "A"\nneighbour = "B"\nbytes_per_second = 100\n')
+    known: Known = {}
+    told = []
+    for days in range(30, 35):
+        days_of(tmp_path, {("A", "B"): [150.0] * days})
+        if days == 33:
+            limits.unlink()
+        now = ns(FIRST + timedelta(days=days, hours=5))
+        for later in (0, 22):  # the jobs of the next day have not run yet
+            some, known, _ = news(
+                findings(str(tmp_path)), known, now + later * HOUR, HOUR, least=Severity.NOTICE, since=0
+            )
+            told += [(days, later, each.state, each.kind) for each in some]
+    assert told == [(30, 0, "began", "above limit"), (33, 22, "ended", "above limit")]
+
+
+def test_a_damaged_table_is_told(tmp_path: Path) -> None:
+    days_of(tmp_path, {("A", "B"): [1.0] * 5})
+    (tmp_path / "traffic" / "links" / "part-0.parquet").write_bytes(b"torn")
+    with pytest.raises(CommandError, match="traffic cannot be read"):
+        select(str(tmp_path), "forecasts", Selection(), ())
+
+
 def test_near_is_what_the_error_reaches() -> None:
     place = ("link", "A", "B", "peak", date(2026, 3, 2), 1)
     for limit, kind in (
@@ -150,6 +186,7 @@ def test_near_is_what_the_error_reaches() -> None:
         ('[[link]]\nrouter = "A"\nneighbour = ""', "neighbour: is a name"),
         ('[[link]]\nrouter = "A"\nneighbour = "B"\nbytes_per_second = 0', "is a number above 0, not 0"),
         ('[[link]]\nrouter = "A"\nneighbour = "B"\nbytes_per_second = inf', "is a number above 0"),
+        ('[[link]]\nrouter = "A"\nneighbour = "B"\nbytes_per_second = 1' + "0" * 400, "is a number above 0, not 1000"),
         ('[[tenant]]\nname = "blue"\nshare = 1.5', "share: is a number above 0, and at most 1"),
         ('[[tenant]]\nname = "blue"\nshare = true', "share: is a number"),
         ('[[tenant]]\nname = "a"\nshare = 1\n[[tenant]]\nname = "a"\nshare = 1', "'a': is there twice"),
@@ -160,4 +197,10 @@ def test_limits_that_are_not_valid_are_named(text: str, why: str, tmp_path: Path
         parsed(text)
     (tmp_path / "limits.toml").write_text(text)
     with pytest.raises(CommandError, match=r"limits\.toml: "):
+        read(str(tmp_path))
+
+
+def test_limits_that_are_nested_without_end_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text("link = " + "[" * 100_000)
+    with pytest.raises(CommandError, match=r"limits\.toml: its values are nested too deeply"):
         read(str(tmp_path))
