@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqpmesh.router.amqp.codec.types import Symbol
 from amqpmesh.router.amqp.connection import Connection
-from amqpmesh.router.amqp.connection_settings import ConnectionSettings
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings, encoded_open
+from amqpmesh.router.amqp.frames import HEADER_SIZE
 from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.sasl.exchange import SaslClient, SaslServer
 from amqpmesh.router.amqp.sasl.mechanisms import TokenJudge
@@ -115,10 +116,17 @@ def _settings(container_id: str, limits: ListenerConfig | ConnectorConfig) -> Co
 
 
 def name_wanted(engine: Connection, routers: Sequence[str]) -> None:
-    """Name the routers that a connection is wanted to, in its `open` (§2.7.1, properties). Args: engine: its `open` is
-    to be sent yet. routers: their ids, the most wanted one first."""
-    settings = engine.settings
-    engine.restrict(replace(settings, properties={**(settings.properties or {}), WANTED: list(routers)}))
+    """Name the routers that a connection is wanted to, in its `open` (§2.7.1, properties), as far as they fit.
+
+    A peer takes an `open` of 512 octets (§2.4.1), and router ids may be long: a connection is worth more than its place.
+    Args: engine: its `open` is to be sent yet. routers: their ids, the most wanted one first.
+    """
+    before, room = engine.settings, engine.remote_max_frame_size - HEADER_SIZE
+    for count in range(len(routers), 0, -1):
+        settings = replace(before, properties={**(before.properties or {}), WANTED: list(routers[:count])})
+        if len(encoded_open(settings, engine.hostname, compact=False)) <= room:
+            engine.restrict(settings)
+            return
 
 
 def wanted(opened: Open) -> tuple[str, ...]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 import pytest
 
 from amqpmesh.policies.access import Peer
+from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.standard.definitions import ConnectionCondition, Error
+from amqpmesh.router.amqp.standard.performatives import Open
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, PasswordConfig, RouterConfig
 from amqpmesh.router.config.users import Users
 from amqpmesh.router.core import Core
+from amqpmesh.router.endpoint_setup import WANTED, endpoint, name_wanted
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.router.statistics.common import ConnectionDirection
+from tests.support.peers.scripted import AMQP, Script
 
 ERROR = Error(condition=ConnectionCondition.CONNECTION_FORCED, description="the end")
 LISTENER = ListenerConfig(url="amqp://127.0.0.1:0", name="here", idle_time_out=8.0)
@@ -117,6 +122,20 @@ def test_a_connector_may_want_another_host_than_the_one_it_connects_to() -> None
     assert Two(connector, hostname=None).come.peer.hostname == "vhost:/"
     # Where a redirect has led it wants what that said.
     assert Two(connector, hostname="c.example").come.peer.hostname == "c.example"
+
+
+@pytest.mark.parametrize(("octets", "fit"), [(1, 8), (40, 8), (60, 5), (200, 1), (500, 0)])
+def test_an_open_names_as_many_wanted_routers_as_fit_into_512_octets(octets: int, fit: int) -> None:
+    """Without an `open` there would be no connection, and one to another worker is better than none (§2.4.1)."""
+    wanted = [str(number) * octets for number in range(8)]
+    engine = endpoint("A", CONNECTOR, Negotiation(server=False, sasl=None), 100.0, hostname="b.example")
+    name_wanted(engine, wanted)
+    engine.open()
+    peer = Script(lambda given: deque(engine.receive(given, 100.0), 0).clear(), lambda: engine.data_to_send(100.0))
+    peer.write(AMQP)
+    assert peer.expect_header() == AMQP
+    told = (peer.expect(Open).properties or {}).get(WANTED, ())
+    assert list(told) == wanted[:fit]
 
 
 def test_a_silent_peer_is_closed_when_the_connectors_idle_time_out_has_passed() -> None:
