@@ -265,9 +265,10 @@ class ReturningReceivers(LastingSources):
         outgoing.endpoint.flow_state.last_tag = source.flow_state.last_tag
         if source.flow_state.keeps is not None:
             outgoing.endpoint.flow_state.keeps = source.flow_state.keeps
-        if not (plan.steps or plan.is_round):
-            self._has_moved(source, plan)
-            return False
+        if not plan.steps:
+            self._has_moved(source, plan)  # now: the link may be lost before a later step
+            if not plan.is_round:
+                return False
         self._returning[outgoing] = Return(source, plan.steps, deque(), plan)
         outgoing.node.returning += 1
         self._context.chores.do(self._take_up(outgoing, self._returning[outgoing]))
@@ -283,6 +284,8 @@ class ReturningReceivers(LastingSources):
 
     def _move_some(self, outgoing: OutgoingLink, back: Return, most: int) -> None:
         """Move deliveries to the new link, and end the former one with the last of them. Args: most: of them."""
+        if not back.planned:
+            return
         for _ in range(min(most, len(back.planned))):
             self._move(outgoing, back, back.planned.popleft())
         if not back.planned:

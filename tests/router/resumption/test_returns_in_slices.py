@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Transfer
 from amqpmesh.router.incremental import SENT_A_TURN, STEPS_A_TURN
 from amqpmesh.router.resumption.suspended_termini import OF_DELIVERY
 from tests.support.peers.bystanders import Intruder
-from tests.support.peers.roaming_receiver import ALL, FAILED, FIRST, Map, RoamingReceiver
-from tests.support.peers.scripted import Script, flow, frame
+from tests.support.peers.roaming_receiver import ALL, CLOSE, FAILED, FIRST, Map, RoamingReceiver
+from tests.support.peers.scripted import Script, attached, flow, frame
 from tests.support.worlds.network import Network
 
 COUNT = 3 * SENT_A_TURN
@@ -129,4 +133,27 @@ def test_a_link_that_is_given_up_while_deliveries_follow_it_ends_them() -> None:
     r.network.run()
     assert [each.outcome for each in r.of] == [FAILED] * COUNT
     assert r.network.relays == 0
+    r.finish()
+
+
+def test_a_link_that_is_lost_before_the_first_step_of_its_return_leaves_nothing() -> None:
+    """It has no deliveries, its map says that it is incomplete, and another link has used up the steps of the turn."""
+    r = Slow()
+    second = r.ends.pop(0)
+    other = attached(
+        Role.RECEIVER, "other", name="other", handle=1, source=Source(address="other", expiry_policy=CLOSE, timeout=30)
+    )
+    second.peer.write(other)
+    second.leave()
+    nodes = r.context.nodes.values()
+    assert [each.name for each in nodes if each.returning] == ["q", "other"]
+    r.end = r.ends.pop(0)
+    r.peer = r.end.peer
+    incomplete = replace(other, unsettled={}, incomplete_unsettled=True)
+    octets = [frame(each) for each in (r.attaching(dict.fromkeys(r.tags, ALL)), incomplete, Detach(handle=1))]
+    r.core.receive(r.end.record, b"".join(octets), r.network.now)
+    r.core.receive_eof(r.end.record, r.network.now)
+    r.network.advance(31)
+    r.network.run()
+    assert [each.name for each in nodes if each.returning] == []
     r.finish()
