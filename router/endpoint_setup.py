@@ -118,7 +118,7 @@ def _settings(container_id: str, limits: ListenerConfig | ConnectorConfig) -> Co
 def name_wanted(engine: Connection, routers: Sequence[str]) -> None:
     """Name the routers that a connection is wanted to, in its `open` (§2.7.1, properties), as far as they fit.
 
-    A peer takes an `open` of 512 octets (§2.4.1), and router ids may be long: a connection is worth more than its place.
+    A peer takes an `open` of 512 octets (§2.4.1), and ids may be long: a connection is worth more than its place.
     Args: engine: its `open` is to be sent yet. routers: their ids, the most wanted one first.
     """
     before, room = engine.settings, engine.remote_max_frame_size - HEADER_SIZE
