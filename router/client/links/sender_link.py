@@ -358,6 +358,9 @@ class SenderLink(RedirectedLink):
                 if not self._send_more(outgoing):
                     break
             except CommandError as error:
+                if self._unheard is not None and outgoing.done.is_set():
+                    self._awaited.pop(outgoing, None)
+                    self._unheard.too_large(outgoing, error)
                 outgoing.fail(error)
             else:
                 if self._unheard is not None:

@@ -25,6 +25,7 @@ from amqpmesh.router.message.outcomes import ALL_RECEIVED, outcome_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from amqpmesh.router.amqp.errors import CommandError
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.message.outcomes import Outcome
 
@@ -202,6 +203,15 @@ class UnheardDeliveries:
             return True
         del self._kept[outgoing]
         return False
+
+    def too_large(self, outgoing: Outgoing, error: CommandError) -> None:
+        """End a delivery that is to be sent again to a peer that takes smaller messages now."""
+        if outgoing.resumed is not None:
+            self._doubt(outgoing, f"the peer has a part of it, and the rest cannot be sent: {error}")
+            return
+        self._kept.pop(outgoing, None)
+        if not outgoing.decided.is_set():
+            outgoing.decide(Released())
 
     def _doubt(self, outgoing: Outgoing, reason: str) -> None:
         self._kept.pop(outgoing, None)

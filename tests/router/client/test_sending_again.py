@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from amqpmesh.router.amqp.errors import LinkDetachedError
+from amqpmesh.router.amqp.errors import InDoubtError, LinkDetachedError
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Released
 from amqpmesh.router.amqp.standard.messaging import Target, TerminusExpiryPolicy
@@ -20,6 +22,13 @@ from tests.support.peers.library_client import Host, Roads
 from tests.support.peers.scripted_stream import credit
 from tests.support.tasks.calls import Call
 
+#: Fields of the attach of a router that keeps its target.
+KEEPING: Final[Mapping[str, object]] = {
+    "target": Target(address="q", expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE, timeout=30),
+    "rcv_settle_mode": ReceiverSettleMode.SECOND,
+    "offered_capabilities": (WHOLE_MAP,),
+}
+
 
 async def attached(host: Host, unsettled: Mapping[bytes, DeliveryState | None] | None = None, **session: int) -> Attach:
     """Answer the client's attach as a router that keeps its target. Args: session: fields of the `begin`.
@@ -28,9 +37,7 @@ async def attached(host: Host, unsettled: Mapping[bytes, DeliveryState | None] |
     """
     await host.open()
     await host.begin(**session)
-    target = Target(address="q", expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE, timeout=30)
-    fields = {"rcv_settle_mode": ReceiverSettleMode.SECOND, "offered_capabilities": (WHOLE_MAP,)}
-    return await host.attach(target=target, unsettled=unsettled, **fields)
+    return await host.attach(unsettled=unsettled, **KEEPING)
 
 
 async def release(host: Host) -> None:
@@ -110,3 +117,36 @@ async def test_a_released_message_that_cannot_be_sent_again_was_released(
                 with pytest.raises(ReleasedError):
                     await call.result()
                 await sender.send("more")
+
+
+@pytest.mark.parametrize(("has_part", "error"), [(False, ReleasedError), (True, InDoubtError)])
+async def test_a_message_that_a_peer_has_become_too_small_for_is_ended(
+    nursery: trio.Nursery, autojump_clock: MockClock, has_part: bool, error: type[Exception]
+) -> None:
+    async def first(stream: trio.abc.Stream) -> None:
+        host = Host(stream)
+        await attached(host)
+        await host.write(replace(credit(1), next_incoming_id=0), channel=host.channel)
+        tag = (await host.expect(Transfer)).delivery_tag
+        assert tag is not None
+        roads.lead_to(partial(second, tag))
+        await trio.aclose_forcefully(stream)
+
+    async def second(tag: bytes, stream: trio.abc.Stream) -> None:
+        host = Host(stream)
+        await host.open()
+        await host.begin()
+        await host.attach(**{**KEEPING, "unsettled": {tag: None} if has_part else {}, "max_message_size": 100})
+        await host.write(replace(credit(9), next_incoming_id=0), channel=host.channel)
+        await host.expect(Detach)
+        await host.write(Detach(handle=0, closed=True), channel=host.channel)
+        await leave(host)
+
+    roads = Roads(nursery)
+    roads.lead_to(first)
+    async with (
+        roads.connect(reconnect=True, mechanisms=()) as connection,
+        connection.sender("q", exactly_once=True) as sender,
+    ):
+        with pytest.raises(error):
+            await Call(nursery, sender.send, "x" * 1000).result()
