@@ -282,7 +282,7 @@ async def test_a_client_that_reads_nothing_ends_soon_after_its_connection_at_the
 async def test_a_client_that_keeps_its_stream_open_is_reset_unless_it_has_answered_the_close_of_the_other_worker(
     tmp_path: Path, front: Front, monkeypatch: pytest.MonkeyPatch, web: bool, answers: bool
 ) -> None:
-    monkeypatch.setattr(bridge, "LINGER", 0.05)
+    monkeypatch.setattr(bridge, "LINGER", 0.3)
     monkeypatch.setattr(bridge, "SILENCE", 0.0)
     listener = ListenerConfig(url="ws://127.0.0.1:0") if web else front.listener
     sibling = Sibling(tmp_path)
