@@ -471,4 +471,4 @@ async def test_others_have_turns_while_thousands_of_tenants_are_looked_at(
                 nursery.start_soon(count)
                 assert await writer._publisher.wanted() == {"t149"}
                 nursery.cancel_scope.cancel()
-            assert turns >= 5
+            assert turns >= 4  # of five; in the round of the last one, the other task may come first
