@@ -165,12 +165,12 @@ class ConfigChanges:
                 sockets = await self._listen(running, target)
                 self._demand_running(sockets)
                 self._commit(running, target, read, sockets)
-                await self._edge.http.settled()
-            if config is not None:
-                self._given, self.marks = target, Marks()
-            self._tell(result, by)
-            if self._observers.change_audit(target):
-                self._tell_audit(result, by)
+                if config is not None:
+                    self._given, self.marks = target, Marks()
+                self._tell(result, by)
+                if self._observers.change_audit(target):
+                    self._tell_audit(result, by)
+                await self._edge.http.settled()  # last: the router may end meanwhile
             return result
 
     async def edit(self, edit: Edit, *, by: Mapping[str, object]) -> Applied:
@@ -202,9 +202,9 @@ class ConfigChanges:
                 sockets = await self._listen(running, target)
                 self._demand_running(sockets)
                 self._commit(running, target, read, sockets, keep_costs=True)
+                self.marks = marks
+                self._tell(result, by)
                 await self._edge.http.settled()
-            self.marks = marks
-            self._tell(result, by)
             return result
 
     def follow_costs(self, costs: Mapping[str, SharedCost], *, by: Mapping[str, object] | None = None) -> None:

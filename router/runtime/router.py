@@ -312,7 +312,8 @@ class Router(LinkFactory):
             dry_run: compare only.
         Returns: what differs, and which differences wait for a restart.
         Raises: ConfigError: it, or a file that it names, is not valid; then nothing has changed. OSError: a listener
-            could not be bound, with its URL; then only rights have changed. CommandError: the router does not run.
+            could not be bound, with its URL; ConfigError: the audit log could not be opened; then only rights have
+            changed. CommandError: the router does not run.
         """
         if not self._accepting:
             raise CommandError(ENDS)

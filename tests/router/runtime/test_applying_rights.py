@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from amqpmesh import ConfigError, Connection, ConnectionClosedError, LinkDetachedError, Message, Router, connect
 from amqpmesh.router.config.connector import PasswordConfig
 from amqpmesh.router.config.file import AuditConfig, ListenerConfig, PolicyConfig, RouterConfig, TokenKeyConfig
 from amqpmesh.router.config.oauth import TokensConfig
+from amqpmesh.router.runtime.http_listeners import HttpListeners
 from tests.support.data.tokens import RESOURCE, named_key, shared_access
 from tests.support.tasks.until import until
 from tests.support.worlds.audited import strictly_read
@@ -233,3 +235,20 @@ async def test_an_audit_log_that_cannot_be_opened_changes_nothing_and_listens_no
             async with connect(router.listeners[0].url):
                 pass
             await until(lambda: changes(one.file) == [OPENED])
+
+
+async def test_an_audit_log_that_begins_is_there_before_anything_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = trio.Event()
+    one, two = (AuditConfig(file=tmp_path / name) for name in ("one.jsonl", "two.jsonl"))
+    async with trio.open_nursery() as nursery:
+        async with Router(ruled(audit=one)) as router:
+            monkeypatch.setattr(HttpListeners, "settled", lambda _: over.wait())
+            nursery.start_soon(router.apply, ruled(audit=two))
+            await until(lambda: router.config.audit == two)
+        over.set()  # the router has ended meanwhile
+        monkeypatch.undo()
+    assert changes(one.file) == changes(two.file) == [("configuration changed", "audit.file")]
+    async with Router(ruled(audit=two)):
+        pass  # nobody writes it any more
