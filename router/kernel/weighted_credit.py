@@ -73,10 +73,12 @@ def _fill_up(pool: Pool, waiting: CreditPart, now: float) -> None:
         if part is None or part.spent >= waiting.spent or sink.draining or _is_limited(sink) or sink in waiters.low:
             continue
         share = min(pool._settings.max_credit * sink.times, parts.share(part, whole))
+        if sink.meter is not None:
+            share = min(share, sink.meter.limit())
         lacking = share - _credit_of(sink)
         if lacking > share >> 2:
             part.spent += pool._raise_limit(sink, lacking, now) / part.weight
-            sink._low_at = share >> 1
+            sink._low_at = 0 if _is_limited(sink) else share >> 1
 
 
 def _serve(pool: Pool, sink: CreditSink, now: float) -> int:

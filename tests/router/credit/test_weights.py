@@ -7,8 +7,11 @@ from collections import Counter, deque
 import pytest
 
 from amqpmesh.policies.distribution import Distribution
-from amqpmesh.router.kernel import CreditSink, CreditSource, Pool
+from amqpmesh.router import kernel as bound
+from amqpmesh.router.credit.rate_line import Rate, RateLines, RateOwner
+from amqpmesh.router.kernel import CreditSink, CreditSource, Pool, RateMeter
 from tests.support.worlds.credit_pools import flows, pass_time
+from tests.support.worlds.kernel_router import Router
 
 
 class Contention:
@@ -131,3 +134,27 @@ def test_no_more_is_granted_than_there_is() -> None:
     for _ in range(300):
         world.run(1)
         assert world.pool.waiting + world.pool.granted <= world.pool.demand + world.pool.overcommit
+
+
+def test_a_link_gets_no_more_ahead_of_another_tenant_than_its_part_of_a_rate() -> None:
+    pool, rates = Pool(Distribution.BALANCED), RateLines(lambda _: None)
+    limited, other = pool.add_sink(0), pool.add_sink(0)
+    pool.join(limited, "limited", 3.0)
+    pool.join(other, "other", 1.0)
+    line, rate = rates.of("limited", "ann"), Rate(RateOwner("messages", "limited"), 1.0, 10.0, False)
+    # Two links of the tenant share the rate. One of them is at another address.
+    limited.meter, elsewhere = (RateMeter(Router(bound).incoming, line) for _ in range(2))
+    for meter in (limited.meter, elsewhere):
+        line.limit(meter, [rate], 0, 0.0)
+    source = pool.add_source(8)
+    flows(pool)
+    assert (limited.credit, limited.meter.limit()) == (5, 5)
+    # The other tenant uses what it has, and its receiver has given far more credit.
+    while other.credit:
+        pool.received(other, 0.01)
+        pool.forwarded(other, 0.01)
+    pool.set_usable(source, 200, 0.01)
+    flows(pool, 0.01)
+    assert other.credit > 20
+    assert limited.credit == 5
+    assert not limited.meter.waits, "it has its part"
