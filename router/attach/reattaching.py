@@ -9,7 +9,7 @@ and cannot send them again. The router keeps nothing of the peer's map.
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
@@ -54,6 +54,9 @@ _OF_WHOLE: Final = 20
 #: Entries of a map that are read at once: some 15 ms with all that follows, if each has an outcome of its own. A map
 #: with more counts as incomplete. Ours of so many fits into no frame of 32 KiB either.
 MOST_READ: Final = 1024
+
+#: Entries of such a map among which outcomes are looked for, 1 us each: no link has more by default.
+_MOST_LOOKED_AT: Final = 5120
 
 #: Deliveries that one step settles.
 _AT_ONCE: Final = 10
@@ -123,12 +126,19 @@ def is_incomplete(attach: Attach) -> bool:
 
 
 def read_map(unsettled: Mapping[bytes, DeliveryState | None]) -> dict[bytes, DeliveryState | None]:
-    """Return the entries of a map, `MOST_READ` at most.
+    """Return the entries of a map, `MOST_READ` at most: of more, those with an outcome first.
 
+    A peer that has not decided on its first deliveries is heard on the others, so that its map gets smaller.
     Raises: ProtocolError(LINK): decode-error; resource-limit-exceeded: a state has too many values.
     """
     try:
-        return dict(islice(unsettled.items(), MOST_READ))
+        if len(unsettled) <= MOST_READ:
+            return dict(unsettled.items())
+        decided: dict[bytes, DeliveryState | None] = {}
+        others: dict[bytes, DeliveryState | None] = {}
+        for tag, state in islice(unsettled.items(), _MOST_LOOKED_AT):
+            (others if state is None or isinstance(state, Received) else decided)[tag] = state
+        return dict(islice(chain(decided.items(), others.items()), MOST_READ))
     except ProtocolError as error:
         condition = error.condition if error.scope is Scope.LINK else AmqpCondition.DECODE_ERROR
         raise ProtocolError(Scope.LINK, condition, f"the unsettled map: {error}") from error

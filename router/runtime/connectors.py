@@ -284,7 +284,8 @@ class Connector:
             transport = self._transport(record, stream, None)
             await self._serve_connection(transport.run, stream, self.name)
             self._end_beside()
-            self._neighbour = record.peer.container_id if self.config.is_mesh else None
+            if self.config.is_mesh and record.engine.remote is not None:  # else nobody has said who is there
+                self._neighbour = record.peer.container_id
             if record.stands_by:
                 await self._stand_by(record.peer.container_id)
         finally:

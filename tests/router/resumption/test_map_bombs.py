@@ -35,6 +35,19 @@ def test_a_map_of_more_entries_than_are_read_counts_as_incomplete(
     r.finish()
 
 
+def test_outcomes_behind_all_that_is_read_of_a_map_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reattaching, "MOST_READ", 2)
+    r = RoamingReceiver()
+    sent = r.send(5)
+    tags = [r.tag(number) for number in range(5)]
+    r.lose()
+    r.begin()
+    r.peer.write(r.attaching(dict.fromkeys(tags[:3]) | dict.fromkeys(tags[3:], Accepted())))
+    r.network.run()
+    assert [each.said for each in sent[:3]] == [[], [], []]
+    assert [each.outcome for each in sent[3:]] == [Accepted(), Accepted()]
+
+
 def test_rounds_without_end_leave_nothing_and_settle_nothing() -> None:
     r = RoamingReceiver()
     (of,) = r.send()
