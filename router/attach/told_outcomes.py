@@ -78,7 +78,7 @@ class ToldOutcomes:
         """Settle what senders have read and not resumed: they had time for it since the look before."""
         self._errand = None
         for incoming, told in tuple(self._told.items()):
-            if not incoming.endpoint.is_attached:
+            if not (incoming.endpoint.is_attached and incoming.endpoint.session.can_send):
                 del self._told[incoming]
             elif told.has_read or self._has_gone_on(incoming, told):
                 del self._told[incoming]

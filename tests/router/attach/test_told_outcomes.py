@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.performatives import Attach, Flow
@@ -13,24 +15,27 @@ from tests.support.worlds.network import message
 FIRST = ReceiverSettleMode.FIRST
 
 
-def back(r: Roaming, *numbers: int) -> tuple[Attach, Flow]:
-    """Come back over a new connection. Returns: the answer to the attach, and the credit behind it."""
+def back(r: Roaming, *numbers: int, first_count: int = 0) -> tuple[Attach, Flow]:
+    """Come back over a new connection. Returns: the answer to the attach, and the credit behind it.
+
+    Args: first_count: the sender's first delivery-count.
+    """
     r.begin()
-    r.peer.write(r.attaching({tag(number): None for number in numbers}))
+    r.peer.write(r.attaching({tag(number): None for number in numbers}, initial_delivery_count=first_count))
     answer, credit = r.peer.expect_all(Attach, Flow)
     assert isinstance(answer, Attach)
     assert isinstance(credit, Flow)
     return answer, credit
 
 
-def back_with_an_outcome(rcv: ReceiverSettleMode = FIRST) -> tuple[Roaming, Flow]:
+def back_with_an_outcome(rcv: ReceiverSettleMode = FIRST, *, first_count: int = 0) -> tuple[Roaming, Flow]:
     """Return a sender that is back, with one delivery that is accepted, and one without an outcome; and its credit."""
     r = Roaming(rcv)
     r.send(2)
     r.lose()
     r.arrivals[0].dispose(Accepted(), settled=rcv is FIRST)
     r.network.run()
-    answer, credit = back(r, 0, 1)
+    answer, credit = back(r, 0, 1, first_count=first_count)
     assert as_map(answer)[tag(0)] == Accepted()
     assert r.network.relays == 2
     return r, credit
@@ -90,8 +95,9 @@ def test_in_mode_second_it_waits_for_the_settlement() -> None:
     assert unsettled(r) == [tag(1), tag(5)]
 
 
-def test_what_is_lost_before_the_sender_has_read_it_is_told_again() -> None:
-    r, _ = back_with_an_outcome()
+@pytest.mark.parametrize("first_count", [0, 2**32 - 10])
+def test_what_is_lost_before_the_sender_has_read_it_is_told_again(first_count: int) -> None:
+    r, _ = back_with_an_outcome(first_count=first_count)
     r.lose()
     r.network.advance(2 * LOOK)
     assert as_map(r.back({tag(0): None, tag(1): None}))[tag(0)] == Accepted()
