@@ -351,6 +351,11 @@ class Context:
             if part is not None:
                 part.owner = None
 
+    def dismantle_connection(self, record: ConnectionRecord) -> None:
+        """Dismantle a connection whose transport is gone, and whose links have ended."""
+        is_client = record.listener is not None and record.role == "normal"
+        record.dismantle(is_needed=is_client and self.termini.has_any_of(record))
+
     # --------------------------------------------------------------------------------------------------- detached links
 
     def end_detached(self, link: Link) -> None:

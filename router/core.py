@@ -333,7 +333,7 @@ class Core:
         self.context.forget_connection(record)
         finish_batch(self.context)
         if record not in self.context.leaving:
-            record.dismantle()
+            self.context.dismantle_connection(record)
 
     def data_to_send(self, record: ConnectionRecord, now: float) -> bytearray:
         """Return all output for a peer. The caller must send it, and tell `sent` or `output_blocked`."""

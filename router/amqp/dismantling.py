@@ -6,14 +6,22 @@ garbage collector would have to find them, and stop everything for a time in pro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router import kernel
+from amqpmesh.router.amqp.connection import Connection
+from amqpmesh.router.amqp.connection_settings import ConnectionSettings
+from amqpmesh.router.amqp.link import Terminus
+from amqpmesh.router.amqp.negotiation import Negotiation
+from amqpmesh.router.amqp.session import Session
+from amqpmesh.router.amqp.standard.definitions import Role
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.connection import Connection
-    from amqpmesh.router.amqp.link import Link
-    from amqpmesh.router.amqp.session import Session
+    from amqpmesh.router.amqp.link import Link, Receiver
+
+#: In place of the termini of links whose connections are gone; nothing is ever added to its map.
+_GONE: Final = Terminus("", Role.RECEIVER)
 
 
 def dismantle_connection(connection: Connection) -> None:
@@ -53,3 +61,40 @@ def dismantle_link(link: Link) -> None:
     link.flow_state = ended = kernel.KernelLink(part.session, part.sender, None, {})
     ended.ended = True
     ended.number, ended.lane, ended.fallback_outcome = part.number, part.lane, part.fallback_outcome
+
+
+@lru_cache(maxsize=256)
+def gone_session(max_frame_size: int) -> Session:
+    """Return what stands for sessions that are gone with their connections, while something refers to these still.
+
+    It is shared, and nothing can be sent on it. Args: max_frame_size: octets of the largest frame that the peers took:
+    the outcomes that their links may get depend on it.
+    """
+    connection = Connection(ConnectionSettings(container_id=""), Negotiation(server=True), 0.0)
+    connection.receive_eof()
+    connection.flow_state.remote_max_frame_size = max_frame_size
+    return Session(connection, 0)
+
+
+@lru_cache(maxsize=256)
+def _limits(shown: int) -> list[int]:
+    """Return the delivery-limits of links that are gone, which share them. Args: shown: the last one that was shown."""
+    return [shown]
+
+
+def replace_session(link: Receiver) -> None:
+    """Let a link of a lost connection, whose deliveries are in another place, keep its name and its counters alone."""
+    link.session = gone_session(link.session.connection.remote_max_frame_size)
+    link.terminus, link.announced_limits = _GONE, _limits(link.shown_limit)
+
+
+def replace_connection(connection: Connection) -> Connection:
+    """Dismantle a connection some of whose links are kept without it. Returns: what stands for it from now on."""
+    gone = gone_session(connection.remote_max_frame_size)
+    sessions = connection.channels.sessions
+    dismantle_connection(connection)
+    for session in sessions:
+        for name, value in vars(gone).items():
+            if name != "flow_state":  # deliveries that were sent stay in its ledger
+                setattr(session, name, value)
+    return gone.connection

@@ -379,7 +379,7 @@ FORGIVEN: Final = 2**20
 class Receiver(Link):
     """Our end of a link from a sending peer."""
 
-    __slots__ = ("_announced_limits", "forgiven", "known_limit", "resumes_only")
+    __slots__ = ("announced_limits", "forgiven", "known_limit", "resumes_only")
 
     def __init__(self, session: Session, terminus: Terminus) -> None:
         super().__init__(session, terminus)
@@ -390,7 +390,7 @@ class Receiver(Link):
         #: The delivery-limit that the sender most likely uses: the last one that it has shown.
         self.known_limit = 0
         #: The delivery-limits that the sender may use, in the order of our flows. The highest one binds it.
-        self._announced_limits: list[int] = [0]
+        self.announced_limits: list[int] = [0]
 
     def begin_count(self, initial_delivery_count: int) -> None:
         """Take the sender's first delivery-count: credit that was granted before counts from it (§2.6.7)."""
@@ -398,7 +398,7 @@ class Receiver(Link):
         flow_state.delivery_count = initial_delivery_count
         self.known_limit = kernel.serial_add(initial_delivery_count, flow_state.link_credit)
         flow_state.granted_limit = kernel.serial_add(self.known_limit, self.forgiven)
-        self._announced_limits = [self.known_limit]
+        self.announced_limits = [self.known_limit]
 
     def flow(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Set the link's credit to `credit` deliveries from now on. The next flush writes the flow (§2.6.7).
@@ -433,7 +433,7 @@ class Receiver(Link):
     @property
     def shown_limit(self) -> int:
         """The last delivery-limit that the sender has shown to know; until then that of the attach (§2.6.7)."""
-        return self._announced_limits[0]
+        return self.announced_limits[0]
 
     def note_raised(self) -> None:
         """Remember the delivery-limit that the kernel has granted last, if it has granted any meanwhile."""
@@ -447,7 +447,7 @@ class Receiver(Link):
         limit = kernel.serial_add(flow_state.delivery_count, flow_state.link_credit)
         if kernel.serial_distance(self.known_limit, limit) > 0:
             self.known_limit = limit
-        told, count = self._announced_limits, flow_state.delivery_count
+        told, count = self.announced_limits, flow_state.delivery_count
         if limit != told[-1] and len(told) < MAX_TOLD:
             # The deliveries that came show that the sender knows a limit at least as high: earlier ones are outdated.
             reached = (at for at, each in enumerate(told) if kernel.serial_distance(count, each) >= 0)
@@ -487,7 +487,7 @@ class Receiver(Link):
         If the shown limit fits several flows, the oldest of them counts: the sender may not have seen the later ones.
         Args: clipped: the sender has no credit. It shows the same for each limit that it has reached.
         """
-        told = self._announced_limits
+        told = self.announced_limits
         if len(told) >= MAX_TOLD:
             return  # some limits are not remembered
         for at, limit in enumerate(told):

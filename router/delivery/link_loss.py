@@ -90,7 +90,7 @@ def _leave(context: Context, record: ConnectionRecord, links: list[IncomingLink 
         session.flow_state.compact()
     del context.leaving[record]
     if record not in context.connections:
-        record.dismantle()
+        context.dismantle_connection(record)
 
 
 def end_session(context: Context, record: ConnectionRecord, session: Session) -> None:

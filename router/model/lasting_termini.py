@@ -138,6 +138,9 @@ class LastingTermini(Protocol):
     def move_now(self, terminus: SuspendedTerminus) -> None:
         """Move the deliveries of a terminus, which are to be resumed over another link."""
 
+    def has_any_of(self, record: ConnectionRecord) -> bool:
+        """Tell whether a terminus is kept whose link was of a connection."""
+
     def make_room(self) -> Steps[None]:
         """Give up termini until the limits are kept: those of the holder that has most deliveries, its oldest first."""
 

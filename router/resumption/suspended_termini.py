@@ -11,6 +11,7 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from amqpmesh.router.amqp.dismantling import replace_session
 from amqpmesh.router.amqp.standard.definitions import SENDER
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.config.address import Resumption
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Node
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take. `OF_RELAY`: a
-#: delivery that came, and that the router had to decide about. `OF_CONNECTION`: what stays of a lost connection, and of
-#: its sessions, as long as one of its links has a terminus.
-OF_CONNECTION: Final = 5_120
+#: delivery that came, and that the router had to decide about. `OF_CONNECTION`: what stays of a lost connection as long
+#: as one of its links has a terminus: its record, and the ledgers of its sessions if they may have deliveries yet.
+OF_CONNECTION: Final = 2_048
 OF_TERMINUS: Final = 2_048
 OF_DELIVERY: Final = 350
 OF_RELAY: Final = 2_048
@@ -285,6 +286,12 @@ class SuspendedTermini(LastingTermini):
                 endpoint = terminus.link.endpoint
                 if endpoint.flow_state.record is None:  # it is dismantled
                     endpoint.flow_state = terminus.holder
+                    if terminus.link.connection.lost and terminus.link.lane is None:
+                        replace_session(endpoint)
+
+    def has_any_of(self, record: ConnectionRecord) -> bool:
+        """Tell whether a terminus is kept whose link was of a connection."""
+        return record in self._connections
 
     def _move(self, terminus: SuspendedTarget, most: int) -> None:
         """Move deliveries to where no frame can name them. Args: most: of them."""

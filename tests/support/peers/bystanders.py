@@ -64,13 +64,14 @@ class Intruder:
         handle_max: int = HANDLE_MAX,
         host: str = "127.0.0.1",
         most_sent: int = MAX_FRAME_SIZE,
+        shares: bool = False,
     ) -> None:
         """Args: max_frame_size: octets, above which reading raises. host: it comes from there. most_sent: octets of a
-        frame that the router takes.
+        frame that the router takes. shares: it has the network's listener, not one of its own with narrow limits.
         """
         self.network = network
         core = network.core
-        listener = replace(
+        narrow = replace(
             network.listener,
             session_window=window,
             max_message_size=MAX_MESSAGE_SIZE,
@@ -78,6 +79,7 @@ class Intruder:
             channel_max=CHANNEL_MAX,
             handle_max=handle_max,
         )
+        listener = network.listener if shares else narrow
         self.record = core.accept(listener, host, network.now, secured=False)
         self.peer = Script(self.give, self.take, max_frame_size=max_frame_size)
 
