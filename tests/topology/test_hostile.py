@@ -525,10 +525,10 @@ BOMBS = {
 def test_a_bomb_costs_bounded_time_and_memory(bomb: bytes) -> None:
     for read in (read_message, lambda data: read_record(Kind.ADDRESSES, data[:MAX_BODY])):
         tracemalloc.start()
-        began = time.perf_counter()
+        began = time.thread_time()
         with pytest.raises(UnreadableError):
             read(bomb[:MAX_MESSAGE])
-        assert time.perf_counter() - began < 0.5
+        assert time.thread_time() - began < 1.0
         assert tracemalloc.get_traced_memory()[1] < 48 * 2**20
         tracemalloc.stop()
 
