@@ -121,10 +121,11 @@ class Live:
         """
         if batch <= self.batch:
             return []
-        wrong, used = [], []
+        wrong, found = [], [SCHEMA.empty_table()]
         before = Counter(self.counts)
-        for segment in segments:
-            told = json.loads(segment.told)
+        every = [(json.loads(segment.told), segment) for segment in segments]
+        # Those of a life in their order: Spark gives large files first, and `_is_new` forgets low numbers.
+        for told, segment in sorted(every, key=lambda each: (each[0]["name"] is None, each[0]["name"])):
             for problem, sentence in told["problems"]:
                 self.problems[problem] += 1
                 self.counts["faults"] += 1
@@ -135,8 +136,9 @@ class Live:
             self.counts["segments"] += 1
             records = _unpacked(segment.hops)
             self.counts["records"] += len(records)
-            used.append(self.minutes.take(records, now))
+            found.append(records)
             self.minutes.see(told["latest"], now)
+        used = self.minutes.take(pa.concat_tables(found), now)  # at once: each time costs as much as there is
         self._since.update(self.counts - before)
         closed = self._close()
         self.counts["minutes"] += len(closed)
@@ -154,7 +156,7 @@ class Live:
         before = self.minutes.boundary // MINUTE
         with_sums = dict(self.minutes.close())
         last = self.minutes.boundary // MINUTE
-        first = min(with_sums, default=last) if not before else max(before, last - self._keep * 60)
+        first = max(before or min(with_sums, default=last), last - self._keep * 60)
         found: dict[int, tuple[Rows, Sums]] = {}
         for number in sorted({*range(first, last), *with_sums}):
             sums = with_sums.get(number, {})
@@ -201,10 +203,10 @@ class Live:
 
     # ------------------------------------------------------------------------------------------------- the checkpoint
 
-    def _note(self, batch: int, used: Sequence[pa.Table], *, is_whole: bool) -> None:
+    def _note(self, batch: int, used: pa.Table, *, is_whole: bool) -> None:
         """Note a batch. Args: used: its records. is_whole: the records of all open minutes are written, in one file."""
         self._place.mkdir(parents=True, exist_ok=True)
-        records = self.minutes.pending if is_whole else pa.concat_tables([SCHEMA.empty_table(), *used])
+        records = self.minutes.pending if is_whole else used
         files = [] if is_whole else [*self._files]
         if len(records):
             name = f"{batch:012d}.arrow"
@@ -277,12 +279,12 @@ def _damaged(where: Path, error: Exception) -> CommandError:
 
 
 @contextmanager
-def alone(checkpoint: Path) -> Iterator[None]:
-    """Let no other watch use the checkpoint during the block. Raises: CommandError: another one does."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    with open(checkpoint / ".lock", "ab") as lock:
+def alone(place: Path) -> Iterator[None]:
+    """Let no other watch use a checkpoint, or tables, during the block. Raises: CommandError: another one does."""
+    place.mkdir(parents=True, exist_ok=True)
+    with open(place / ".lock", "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CommandError(f"another watch uses {checkpoint}: name another checkpoint") from None
+            raise CommandError(f"another watch uses {place}: name another directory") from None
         yield

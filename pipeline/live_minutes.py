@@ -100,9 +100,12 @@ class Minutes:
         self._add(records)
 
     def see(self, time: int, now: int) -> None:
-        """Note the time of any record: it has no other effect than to close minutes. Args: both in ns since 1970."""
+        """Note the time of any record: it has no other effect than to close minutes. Args: both in ns since 1970.
+
+        One that is ahead of this machine counts as of now: the clock of one router closes no minute of others early.
+        """
         if time <= now + AHEAD:
-            self.seen = max(self.seen, time)
+            self.seen = max(self.seen, min(time, now))
 
     def close(self) -> Iterator[tuple[int, Sums]]:
         """Close the minutes that are over. Yields: the number of each that has sums, and these."""

@@ -79,7 +79,7 @@ class Watch:
         `DataStreamWriter.trigger`.
         """
         self._live, self._told, self._noted = live, told, noted
-        self._busy = threading.Lock()
+        self._busy, self._ending = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
         streams = [
             _mesh(spark, each, options or {}) if is_mesh(each) else _directory(spark, each, since) for each in sources
@@ -94,8 +94,11 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._busy:
-            self.query.stop()
+        self._ending.set()
+        with self._busy:  # a batch that is being taken is noted
+            pass
+        # Without the lock: Spark waits for its thread, which may be about to call `_take`.
+        self.query.stop()
 
     def check(self) -> bool:
         """Return False if the query has ended. Raises: what has ended it."""
@@ -109,6 +112,8 @@ class Watch:
 
     def _take(self, batch: DataFrame, number: int) -> None:
         with self._busy:
+            if self._ending.is_set():
+                raise RuntimeError("the watch ends: this batch comes again in the next one")
             if number <= self._live.batch:
                 return
             try:

@@ -123,7 +123,8 @@ def watch(given: argparse.Namespace) -> int:
     since = given.since or datetime.now(UTC) - BEFORE
     keep = max(1, -(-given.keep // timedelta(hours=1)))
     with ExitStack() as stack:
-        stack.enter_context(alone(checkpoint))
+        for each in (out / "live", checkpoint):
+            stack.enter_context(alone(each))
         delay = round(given.delay.total_seconds() * 1e9)
         live = Live(out, checkpoint, given.sources, delay, keep=keep, since=since.timestamp())
         exposition = None

@@ -165,6 +165,43 @@ def test_a_clock_that_is_ahead_closes_no_minutes(tmp_path: Path) -> None:
     assert len(live.minutes.pending) == 1
 
 
+def test_a_clock_that_is_a_little_ahead_closes_no_minute_before_its_time(tmp_path: Path) -> None:
+    known = Known(tmp_path / "events", "A")
+    known.deliver("A", seconds=65)
+    known.close(1)
+    live = begun(tmp_path, delay=15)
+    live.take(0, segments(tmp_path / "events"), at(25))  # the minute ends at 20
+    assert live.counts["ahead"] == 0
+    assert (live.minutes.boundary, live.minutes.seen) == (at(-40), at(25))
+    live.minutes.see(at(65), at(36))
+    live.take(1, [], at(36))
+    assert live.minutes.boundary == at(20)
+
+
+def test_segments_of_one_batch_are_taken_in_their_order_and_none_for_one_that_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RECOGNISED", 2)
+    known = Known(tmp_path / "events", "A")
+    for number in range(60):
+        known.deliver("A", seconds=number)
+    known.close(6)
+    live = begun(tmp_path, delay=600)
+    live.take(0, segments(tmp_path / "events")[::-1], NOW)
+    assert (live.counts["segments"], live.counts["again"], live.counts["records"]) == (6, 0, 60)
+    assert len(live.minutes.pending) == 60
+
+
+def test_a_record_of_long_ago_closes_no_minutes_since_then(tmp_path: Path) -> None:
+    known = Known(tmp_path / "events", "A")
+    known.deliver("A", seconds=0)
+    known.deliver("A", seconds=864_000)
+    known.close(1)
+    live = Live(tmp_path, tmp_path / "checkpoint", ["events"], 90 * SECOND, keep=1)
+    live.take(0, segments(tmp_path / "events"), at(864_000))
+    assert live.counts["minutes"] == 61
+
+
 def test_with_too_many_records_the_oldest_minutes_are_closed_early(tmp_path: Path) -> None:
     known = Known(tmp_path / "events", "A")
     for number in range(90):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -185,6 +186,52 @@ def test_what_routers_publish_is_read_beside_a_directory(
         (tmp_path / "hidden" / "Z").rename(tmp_path / "events" / "Z")
         eventually(lambda: watch.check() and noted[-1][1] == 51)
     assert live.counts["late"] == live.counts["faults"] == live.counts["ahead"] == 0
+
+
+class Java:
+    """Stands for Spark: a query whose thread is about to take a batch when it is stopped, and is waited for."""
+
+    is_taken: bool | None = None
+    isActive = True  # noqa: N815 - Spark's name
+
+    def __getattr__(self, name: str) -> Java:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> Java:
+        return self
+
+    def __getitem__(self, name: str) -> Java:
+        return self
+
+    def __ge__(self, other: object) -> Java:
+        return self
+
+    def foreachBatch(self, take: Callable[[Any, int], None]) -> Java:  # noqa: N802
+        self.take = take
+        return self
+
+    def stop(self) -> None:
+        thread = threading.Thread(target=self._late, daemon=True)
+        thread.start()
+        thread.join(10.0)  # Spark itself would wait forever
+
+    def _late(self) -> None:
+        try:
+            self.take(self, 7)
+            self.is_taken = True
+        except RuntimeError:
+            self.is_taken = False
+
+    def collect(self) -> list[Any]:
+        return []
+
+
+def test_a_batch_that_comes_when_the_watch_ends_is_neither_taken_nor_waited_for(tmp_path: Path) -> None:
+    java, live = Java(), Live(tmp_path, tmp_path / "checkpoint", ["events"], DELAY)
+    with Watch(cast("SparkSession", java), ["events"], live, tmp_path / "checkpoint", since=EPOCH):
+        java.take(java, 0)
+    assert java.is_taken is False  # Spark does not take it for done, so that it comes again
+    assert live.batch == 0
 
 
 def test_urls_are_of_the_mesh_and_the_address_is_that_of_routers() -> None:

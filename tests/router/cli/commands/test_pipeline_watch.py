@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqpmesh.pipeline.live import BOOK
+from amqpmesh.pipeline.live import BOOK, alone
 from tests.support.data.known_traffic import Known
 from tests.support.processes.programs import ENVIRONMENT
 from tests.support.processes.router_thread import Command
@@ -49,6 +49,16 @@ def test_invalid_arguments_end_with_2_before_spark_is_started(
     assert (ended.status, ended.out) == (2, "")
     assert said in ended.lines[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_watch_writes_into_a_directory(command: Command, tmp_path: Path) -> None:
+    with alone(tmp_path / "out" / "live"):
+        ended = command(
+            *("pipeline", "watch", f"{tmp_path}", "--to", f"{tmp_path}/out"),
+            *("--checkpoint", f"{tmp_path}/checkpoint", "--master", "local[1]"),
+        )
+    assert (ended.status, ended.out) == (2, "")
+    assert f"another watch uses {tmp_path}/out/live" in ended.lines[-1]
 
 
 def recorded(directory: Path) -> None:
