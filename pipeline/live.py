@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,13 +41,16 @@ RECOGNISED: Final = 512
 HOUR: Final = 60
 """Closed minutes that are remembered."""
 
+ADDRESSES: Final = 1_000
+"""Addresses of which a closed minute is remembered, those with most messages: peers choose addresses."""
+
 NAMED: Final = 100
 """Problems of segments that are named at most, of one batch; the others are counted."""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """A closed minute. Args: anomalies: the rows of that table, without the time."""
+    """A closed minute, as it is remembered. Args: anomalies: the rows of that table, without the time."""
 
     sums: Sums
     anomalies: Sequence[Mapping[str, Any]]
@@ -145,7 +148,10 @@ class Live:
         if closed:
             publish(self._out, {number: found for number, (found, _) in closed.items()})
             self._remember(
-                {number: Closed(sums, _untimed(found["anomalies"])) for number, (found, sums) in closed.items()}
+                {
+                    number: Closed(remembered(sums), _untimed(found["anomalies"]))
+                    for number, (found, sums) in closed.items()
+                }
             )
             forget(self._out, max(closed) // 60 - self._keep)
         self._note(batch, used, is_whole=bool(closed))
@@ -254,6 +260,27 @@ class Live:
                     self.closed[int(path.stem)] = Closed(sums, told["anomalies"])
         except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError, pa.ArrowException) as error:
             raise _damaged(where, error) from None
+
+
+def remembered(sums: Sums) -> Sums:
+    """Return the sums of a closed minute that metrics have: of the largest addresses, without who told of a loss."""
+    sizes: dict[tuple[Any, ...], float] = defaultdict(float)
+    for (_, _, *place, _), (messages, *_) in by_name(sums, "traffic"):
+        sizes[tuple(place)] += messages
+    largest = {*sorted(sizes, key=lambda each: -sizes[each])[:ADDRESSES]}
+    found: Sums = {}
+    for name, amounts in sums.items():
+        match name:
+            case ("traffic", _, _, address, tenant, _) | ("outcomes", address, tenant, _):
+                told = name
+            case ("losses", _, address, tenant, _, _, _):
+                told = (*name[:5], None, None)
+            case _:
+                continue
+        if (address, tenant) in largest:
+            before = found.get(told)
+            found[told] = amounts if before is None else tuple(map(sum, zip(before, amounts, strict=True)))
+    return found
 
 
 def _packed(records: pa.Table) -> bytes:

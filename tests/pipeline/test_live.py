@@ -377,6 +377,25 @@ def test_old_hours_are_removed_and_the_last_hour_is_remembered_over_a_restart(tm
     assert again.closed == live.closed
 
 
+def test_what_is_remembered_of_a_closed_minute_does_not_grow_with_what_peers_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ADDRESSES", 3)
+    known = Known(tmp_path / "events", "A")
+    for number in range(60):
+        condition, receiver = f"x:{number}", f"client {number}"
+        known.deliver("A", seconds=5, outcome=Outcome.REJECTED, condition=condition, receivers=(receiver,))
+        known.deliver("A", seconds=5, address=f"address {number % 30}")
+    known.close(1)
+    live = closed(begun(tmp_path), [segments(tmp_path / "events")])
+    sums = live.closed[FIRST].sums
+    places = Counter(values[0] for name, values in sums.items() if name[0] == "traffic")
+    assert places == {60: 1, 2: 2}
+    assert [values for name, values in sums.items() if name[0] == "losses"] == [(60,)]
+    assert len(table(tmp_path, "losses")) == 60
+    assert len(table(tmp_path, "traffic")) == 31
+
+
 def test_the_delay_is_from_the_end_of_a_minute() -> None:
     minutes = Minutes(30 * SECOND)
     minutes.see(5 * MINUTE + 29 * SECOND, NOW)
