@@ -120,7 +120,8 @@ class Live:
 
         Args: batch: its number; one that was taken is ignored. now: ns since 1970.
         Returns: what is wrong with segments: source, problem, and a sentence; at most `NAMED`.
-        Raises: OSError: a file cannot be written; the batch may be taken again then, by another `Live`.
+        Raises: OSError: a file cannot be written; the batch may be taken again then, by another `Live`. CommandError: a
+            published table cannot be read.
         """
         if batch <= self.batch:
             return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from amqpmesh.pipeline.events import Column
 from amqpmesh.pipeline.live_minutes import INCOMPLETE, Sums, by_name, classes_by_address, percentile
 from amqpmesh.pipeline.outliers import HISTORY, LEAST_HISTORY, MEASURES, judge
 from amqpmesh.pipeline.published import hour_name, hour_of_name, replace_file
+from amqpmesh.router.amqp.errors import CommandError
 
 PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """The percentiles stated."""
@@ -192,7 +194,10 @@ class History:
 
     @classmethod
     def read(cls, out: Path, before: int) -> History:
-        """Return what is published. Args: out: the directory of results. before: the number of a minute."""
+        """Return what is published. Args: out: the directory of results. before: the number of a minute.
+
+        Raises: CommandError: a file cannot be read.
+        """
         history = cls()
         first = before - REMEMBERED
         for hour in range(first // 60, before // 60 + 1):
@@ -263,7 +268,7 @@ class History:
 def publish(out: Path, closed: Mapping[int, Rows]) -> None:
     """Write the rows of closed minutes into the files of their hours. Args: closed: rows by the number of the minute.
 
-    Raises: OSError: a file cannot be written.
+    Raises: OSError: a file cannot be written. CommandError: one that is there cannot be read.
     """
     hours: dict[int, list[int]] = defaultdict(list)
     for number in closed:
@@ -286,8 +291,9 @@ def forget(out: Path, before: int) -> None:
     """Remove files of hours. Args: before: the first hour that stays, since 1970."""
     for name in TABLES:
         for path in (out / "live" / name).glob("*.parquet"):
-            if _hour(path) < before:
-                path.unlink(missing_ok=True)
+            with suppress(ValueError):  # a file of somebody else
+                if hour_of_name(path.stem) < before:
+                    path.unlink(missing_ok=True)
 
 
 def schema_of(name: str) -> pa.Schema:
@@ -299,14 +305,13 @@ def _file(out: Path, name: str, hour: int) -> Path:
     return out / "live" / name / f"{hour_name(hour)}.parquet"
 
 
-def _hour(path: Path) -> int:
-    return hour_of_name(path.stem)
-
-
 def _read(out: Path, name: str, hour: int) -> pa.Table:
-    """Return the rows of an hour; none, if there is no file of it, or one of other columns."""
+    """Return the rows of an hour; none, if there is no file of it. Raises: CommandError: it is damaged, or another."""
+    where = _file(out, name, hour)
     try:
-        found = pq.ParquetFile(_file(out, name, hour)).read()
+        found = pq.ParquetFile(where).read()
+        return found.select(schema_of(name).names).cast(schema_of(name))
     except FileNotFoundError:
         return schema_of(name).empty_table()
-    return found.select(schema_of(name).names).cast(schema_of(name))
+    except (pa.ArrowException, KeyError) as error:
+        raise CommandError(f"{where} is damaged, or of another version ({error}): remove it") from None

@@ -16,7 +16,7 @@ import pytest
 from amqpmesh.pipeline import live as module
 from amqpmesh.pipeline.live import BOOK, Decoded, Live, alone, decoded
 from amqpmesh.pipeline.live_minutes import AHEAD, MINUTE, Minutes, class_of, percentile
-from amqpmesh.pipeline.live_tables import ADDRESSES, REMEMBERED, TABLES, History, publish, schema_of, start
+from amqpmesh.pipeline.live_tables import ADDRESSES, REMEMBERED, TABLES, History, forget, publish, schema_of, start
 from amqpmesh.router.amqp.errors import CommandError
 from amqpmesh.router.telemetry.schema import Outcome
 from tests.support.data.known_traffic import Known
@@ -394,6 +394,20 @@ def test_what_is_remembered_of_a_closed_minute_does_not_grow_with_what_peers_cho
     assert [values for name, values in sums.items() if name[0] == "losses"] == [(60,)]
     assert len(table(tmp_path, "losses")) == 60
     assert len(table(tmp_path, "traffic")) == 31
+
+
+def test_a_table_that_cannot_be_read_is_named_and_files_of_others_stay(tmp_path: Path) -> None:
+    mixed(tmp_path / "events", 20).close(1)
+    closed(begun(tmp_path), [segments(tmp_path / "events")])
+    (tmp_path / "live" / "minutes" / "copy.parquet").touch()
+    forget(tmp_path, FIRST)
+    assert [path.name for path in (tmp_path / "live").rglob("*.parquet")] == ["copy.parquet"]
+    hour = tmp_path / "live" / "traffic" / f"{start(FIRST):%Y-%m-%dT%H}.parquet"
+    pq.write_table(pa.table({"other": [1]}), hour)
+    for _ in range(2):
+        with pytest.raises(CommandError, match=r"T01.parquet is damaged, or of another version .*: remove it"):
+            publish(tmp_path, {FIRST: {"traffic": []}})
+        hour.write_bytes(b"nothing")
 
 
 def test_the_delay_is_from_the_end_of_a_minute() -> None:
