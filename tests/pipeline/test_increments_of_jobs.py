@@ -13,8 +13,10 @@ import pytest
 from amqpmesh.pipeline.ingest import ingest
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.latency import TABLES as LATENCY
+from amqpmesh.pipeline.losses import TABLES as LOSSES
 from amqpmesh.pipeline.pruning import prune
 from amqpmesh.pipeline.work import Done, Work
+from amqpmesh.router.telemetry.schema import Outcome
 from tests.support.data.segments import WHOLE_SAMPLE, at
 from tests.support.spark.stub import Session
 from tests.support.spark.traffic_bench import Bench, window
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 HALF = WHOLE_SAMPLE // 2
+TRAFFIC = "traffic/matrix", "traffic/talkers", "traffic/links"
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def few_partitions(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, str(before))
 
 
-INCREMENTAL = "traffic", "latency"
+INCREMENTAL = "traffic", "latency", "losses"
 """The jobs behind `deliveries` that keep what new segments do not change."""
 
 
@@ -66,8 +69,7 @@ def run(
 def all_rows(bench: Bench) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of all tables, in order. A sum of fractions depends on their order a little."""
     found = {}
-    tables = [*(f"traffic/{name}" for name in ("matrix", "talkers", "links")), *(f"latency/{name}" for name in LATENCY)]
-    for name in tables:
+    for name in (*TRAFFIC, *(f"latency/{name}" for name in LATENCY), *(f"losses/{name}" for name in LOSSES)):
         rows = [[_value(each) for each in row] for row in bench.work.read(name).collect()]
         found[name] = sorted((tuple(row) for row in rows), key=repr)
     return found
@@ -97,7 +99,14 @@ def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench
         for _ in range(12):
             way = chance.choice(["A", "AB", "ABC", "CB", "CBA", "BA", "CA"])
             sampled = way[0] != "C" or hour == 21 or chance.random() < 0.5
-            bench.known.deliver(way, seconds=(hour + chance.random()) * 3600, sampled=sampled, sender="shop")
+            seconds = (hour + chance.random()) * 3600
+            outcome = chance.choice([Outcome.ACCEPTED] * 3 + [Outcome.REJECTED, Outcome.NONE])
+            gone = "B" if way == "ABC" else ""
+            told = bench.known.deliver(
+                way, seconds=seconds, sampled=sampled, sender="shop", outcome=outcome, unrecorded=gone
+            )
+            if outcome is Outcome.REJECTED and sampled:  # some of them on the next day
+                bench.known.deliver(way, seconds=seconds + 1800, sender="shop", attempt=2, first=told)
         for router, peer, direction in (("C", "shop", "incoming"), ("C", "B", "outgoing"), ("B", "shop", "incoming")):
             look = (hour * 3600 + 3590, 9 * hour + 9, 900 * hour + 900)
             bench.count(router, peer, direction, look, since=at(hour * 3600 - 10), number=1 + (direction == "outgoing"))
@@ -114,12 +123,13 @@ def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench
     found = all_rows(bench)
     assert {row[-1] for row in found["traffic/matrix"]} == {"recorded", "scaled", "counted"}
     assert {row[-1] for row in found["traffic/links"]} >= {"recorded", "counted"}
-    assert len({row[0] for row in found["latency/shares"]}) == 2
+    assert all(len({row[0] for row in found[name]}) == 2 for name in ("latency/shares", "losses/daily", "losses/rows"))
+    assert {row[1] for row in found["losses/findings"]} >= {"broken", "unanswered"}
     bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
     whole = run(bench, jobs=INCREMENTAL)
     assert found == all_rows(bench)
     for name in INCREMENTAL:
-        read = {"records read", "hours written", "deliveries read"}
+        read = {"records read", "hours written", "days written", "deliveries read"}
         assert {*done[name].figures} == {*whole[name].figures}
         for figure in {*done[name].figures} - read:
             assert done[name].figures[figure] == pytest.approx(whole[name].figures[figure]), (name, figure)
@@ -153,16 +163,19 @@ def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partiti
     later = run(bench)
     assert (later["traffic"].figures["hours written"], later["latency"].figures["deliveries read"]) == (1, 1)
     found = all_rows(bench)
-    assert all({*after[name]} < {*rows} for name, rows in found.items())
+    assert [later["losses"].figures[each] for each in ("records read", "days written")] == [0, 1]
+    of_times = [name for name in found if not name.startswith("losses/")]  # where nothing went wrong
+    assert all({*after[name]} < {*found[name]} for name in of_times)
     close(bench, 100_010)
     last = run(bench, jobs=INCREMENTAL)
     assert (last["traffic"].figures["hours written"], last["latency"].figures["deliveries read"]) == (0, 0)
+    assert last["losses"].figures["days written"] == 0
     assert all_rows(bench) == found
     prune(bench.work.out, window(at(90_000)))
     kept = run(bench, jobs=["deliveries", *INCREMENTAL])
     assert [kept["traffic"].figures[each] for each in ("messages", "records read", "hours written")] == [1, 0, 0]
+    assert kept["losses"].figures["days written"] == 0
     left = all_rows(bench)
     assert all(
-        left[name] == [row for row in rows if row[0] not in {one[0] for one in after[name]}]
-        for name, rows in found.items()
+        left[name] == [row for row in found[name] if row[0] not in {one[0] for one in after[name]}] for name in of_times
     )
