@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.deliveries import between, with_grouped_addresses, without_management
-from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema, table
+from amqpmesh.pipeline.clocks import DAY
+from amqpmesh.pipeline.deliveries import with_grouped_addresses, without_management
+from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
 from amqpmesh.pipeline.outliers import MEASURES, SEASON, Episode, Judged, episodes, judge
-from amqpmesh.pipeline.work import Done, Table, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,9 +31,6 @@ LEAST_MESSAGES: Final = 20
 
 ACCURACY: Final = 1_000
 """The accuracy of percentiles: a thousandth of all ranks."""
-
-TOP: Final = 10
-"""Rows of the table in the summary."""
 
 _SERIES: Final = (
     Column("measure", pa.string(), "`messages`, `p50`, `p95`, `failures`, `octets` or `waits`"),
@@ -74,7 +71,13 @@ WINDOWS: Final = (
     Column("low", pa.float64(), "a lower value is an anomaly; null if the window was not judged", "", True),
     Column("high", pa.float64(), "a higher value is an anomaly; null if the window was not judged", "", True),
 )
-TABLES: Final = {"episodes": EPISODES, "series": SERIES, "windows": WINDOWS}
+VALUES: Final = (
+    *_SERIES,
+    Column("time", pa.int64(), "when the window begins", "ns since 1970"),
+    Column("value", pa.float64(), "messages, octets, ns, or a share"),
+    Column("weight", pa.float64(), "the messages, or waits, that the value is made from", "", True),
+)
+TABLES: Final = {"episodes": EPISODES, "series": SERIES, "windows": WINDOWS, "values": VALUES}
 """The tables of `anomalies`, with their columns."""
 
 _NAMED: Final = tuple(each.name for each in _SERIES)
@@ -105,17 +108,14 @@ _SENTENCES: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
 # -------------------------------------------------------------------------------------------------------------- series
 
 
-def series(
-    attempts: DataFrame, events: DataFrame, counts: DataFrame, routers: DataFrame, window: int = WINDOW
-) -> DataFrame:
+def series(attempts: DataFrame, events: DataFrame, counts: DataFrame, window: int = WINDOW) -> DataFrame:
     """Return all series: their names (`_SERIES`), `at`, the number of the window since 1970, `value`, and `weight`.
 
-    Args: attempts: the table `deliveries/attempts`. events, counts: those of `ingest`. routers: all, in a column
-        `router`. window: see `WINDOW`.
+    Args: attempts: the table `deliveries/attempts`. events, counts: those of `ingest`. window: see `WINDOW`.
     """
     found = [
         _series_of_addresses(attempts, window),
-        _series_of_links(counts, routers, window),
+        _series_of_links(counts, window),
         _series_of_waits(events, window),
     ]
     together = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found)
@@ -154,19 +154,22 @@ def _series_of_addresses(attempts: DataFrame, window: int) -> DataFrame:
     return by_window.select("address", "tenant", "at", F.inline(F.expr(values))).where("value is not null")
 
 
-def _series_of_links(counts: DataFrame, routers: DataFrame, window: int) -> DataFrame:
-    """Return the load of links between routers, from one record of their counters to the next."""
-    lanes = counts.where("direction = 'outgoing' and peer <> router").join(
-        routers.selectExpr("router as peer"), "peer", "left_semi"
-    )
+def _series_of_links(counts: DataFrame, window: int) -> DataFrame:
+    """Return the load of links between routers, from one record of their counters to the next.
+
+    A record whose earlier one is not of the same day or the day before tells nothing: a day needs no older records.
+    """
+    lanes = counts.where("direction = 'outgoing' and from_router and peer <> router")
+    lanes = lanes.withColumn("day", F.expr(f"time div {DAY}"))
     link = Window.partitionBy("router", "epoch", "number").orderBy("time", "deliveries")
     more = lanes.select(
         "router",
         "peer",
         F.expr(f"time div {window}").alias("at"),
+        (F.col("day") - F.lag("day").over(link)).alias("later"),
         (F.col("octets") - F.lag("octets").over(link)).alias("value"),
         (F.col("deliveries") - F.lag("deliveries").over(link)).alias("weight"),
-    ).where("value >= 0")
+    ).where("value >= 0 and later <= 1")
     summed = more.groupBy("router", "peer", "at").agg(F.sum("value").alias("value"), F.sum("weight").alias("weight"))
     return summed.withColumn("measure", F.lit("octets"))
 
@@ -287,34 +290,3 @@ def ranked(judged: DataFrame, window: int = WINDOW) -> DataFrame:
         "incident", F.dense_rank().over(Window.orderBy(F.desc("worst"), "part"))
     )
     return numbered.select([F.col(each.name).cast(each.dataType) for each in spark_schema(EPISODES)])
-
-
-def job(work: Work) -> Done:
-    """Run the job."""
-    attempts = work.read("deliveries/attempts")
-    ingested = {
-        name: table(work.spark, work.place("ingest"), name) for name in ("events", "counts", "segments", "edges")
-    }
-    events, counts = (between(ingested[name], work.since, work.until) for name in ("events", "counts"))
-    routers = ingested["segments"].select("router").union(ingested["edges"].select("origin")).distinct()
-    all_series = series(attempts, events, counts, routers).cache()
-    found = judged(all_series).cache()
-    shown = found.withColumn("episodes", F.size("found").cast("bigint")).select([each.name for each in SERIES])
-    rows = work.write("anomalies/series", shown)
-    count = work.write("anomalies/episodes", ranked(found))
-    seen = work.write("anomalies/windows", found.select(*_NAMED, F.inline("seen")))
-    found.unpersist()
-    all_series.unpersist()
-    (told,) = work.read("anomalies/series").agg(F.count_if("is_short"), F.sum("judged")).collect()
-    figures = {"episodes": count, "series": rows, "too short": told[0], "windows judged": told[1] or 0}
-    return Done(rows + count + seen, figures, tuple(_tables(work)))
-
-
-def _tables(work: Work) -> Iterator[Table]:
-    written = work.read("anomalies/episodes")
-    worst = written.groupBy("incident").agg(
-        F.count("*").alias("episodes"), F.min_by("sentence", "episode").alias("worst")
-    )
-    rows = worst.orderBy("incident").limit(TOP).collect()
-    title = f"incidents, at most {TOP}, the worst first"
-    yield Table(title, ("incident", "episodes", "worst"), tuple(tuple(row) for row in rows))

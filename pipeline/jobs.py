@@ -82,7 +82,14 @@ JOBS: Final = _by_name(
         title="Losses and slow consumers",
         version=2,
     ),
-    Job("anomalies", "times when the mesh differed from its own history", ("deliveries",), title="Anomalies"),
+    Job(
+        "anomalies",
+        "times when the mesh differed from its own history",
+        ("deliveries",),
+        module="amqpmesh.pipeline.anomalies_days",
+        title="Anomalies",
+        version=2,
+    ),
     Job(
         "contingency",
         "the effects of the failure of a link or a router",

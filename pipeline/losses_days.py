@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from amqpmesh.pipeline.clocks import DAY, DAY_OF
+from amqpmesh.pipeline.day_records import Stray, days_of_records, records_of_days, with_stray
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.files import ordinary
@@ -31,9 +32,6 @@ TOP: Final = 10
 _ATTEMPTS: Final = "deliveries/attempts"
 _DAILY: Final = "losses/daily"
 _ROWS: Final = "losses/rows"
-BEFORE: Final = 2
-"""Days before a day, at most, on which a segment begins that has events or counters of it; others are stray."""
-
 Stretches = Mapping[str, Sequence[Sequence[int]]]
 """For each router, the times without missing records: begin, end, and the least sample."""
 
@@ -60,12 +58,15 @@ def job(work: Work) -> Done:
     return _merged(work, {*_routers(work), *(row[0] for row in routers.distinct().collect())}, told, {}, {})
 
 
-def _everything(work: Work) -> _Days:
+def _everything(work: Work, hour: int = 0) -> _Days:
+    """Return the input of all days. Args: hour: what is older, in hours since 1970, was pruned."""
     ingested = {
         name: table(work.spark, work.place("ingest"), name) for name in ("hops", "events", "counts", "segments")
     }
     attempts = work.read(_ATTEMPTS)
     events, counts = (between(ingested[name], work.since, work.until) for name in ("events", "counts"))
+    if hour:
+        events, counts = (each.where(f"time >= {hour // 24 * DAY}") for each in (events, counts))
     return _Days(attempts, attempts, ingested["hops"], events, counts, ingested["segments"])
 
 
@@ -86,9 +87,9 @@ def _daily(work: Work, attempts: Parts) -> Done:
     routers = {name.router for name in known}
     read = 0
     if before is None or not state:
-        told = _write(work, _everything(work), {})
+        told = _write(work, _everything(work, note.hour), {})
         routers |= _routers(work)
-        stray = _stray(_records_by_day(work, ingested, known), known)
+        stray = with_stray({}, known, *_seen(work, ingested, known))
         retried = _retried(work.read(_ATTEMPTS))
         touched = {*told, *(name[:10] for name in attempts)}
         read = sum(row["hops"] for row in known.values())
@@ -96,13 +97,12 @@ def _daily(work: Work, attempts: Parts) -> Done:
         new = {name: row for name, row in known.items() if not Known(**state["known"]).has(name)}
         edges = records(work.spark, ingested, "edges", new).select("origin").distinct().collect()
         routers |= {*state["routers"], *(row[0] for row in edges if row[0] is not None)}
-        seen = _records_by_day(work, ingested, new)
-        stray = {day: [*names] for day, names in state["stray"].items()}
-        for day, names in _stray(seen, new).items():
-            stray[day] = sorted({*stray.get(day, ()), *names})
-        touched = changed_days(attempts, state["attempts"]) | {day for days in seen.values() for day in days}
+        seen = _seen(work, ingested, new)
+        stray = with_stray(state["stray"], new, *seen)
+        touched = changed_days(attempts, state["attempts"])
+        touched |= {day for each in seen for days in each.values() for day in days}
         touched |= {day for row in new.values() for day in _span(row["first_time"], row["last_time"])}
-        touched |= _judged_otherwise(state["passages"], state["recorded"], recorded)
+        touched |= judged_otherwise(state["passages"], state["recorded"], recorded)
         now = _retried(work.read(_ATTEMPTS, hours_of(attempts, touched)))
         retried = {day: each for day, each in state["retried"].items() if day not in touched} | now
         # An attempt is no loss if it was repeated on the next day.
@@ -144,18 +144,16 @@ def _some(
     ingested: Path,
     attempts: Parts,
     known: Mapping[Name, Row],
-    stray: Mapping[str, Sequence[str]],
+    stray: Stray,
     touched: Set[str],
     segments: DataFrame,
 ) -> tuple[_Days, int]:
     """Return the input of some days, and the hop records that are read."""
     wanted = {day_of_name(day) for day in touched}
     after = {day_name(day + 1) for day in wanted}
-    told = {name for day in touched for name in stray.get(day, ())}
-    near = {each for day in wanted for each in _near(day)}
-    there = {name: row for name, row in known.items() if row["time"] // DAY in near or name.file("") in told}
-    of_days = f"time div {DAY} in ({', '.join(map(str, sorted(wanted)))})"
-    events, counts = (records(work.spark, ingested, name, there).where(of_days) for name in ("events", "counts"))
+    events, counts = (
+        records_of_days(work.spark, ingested, name, known, stray, wanted) for name in ("events", "counts")
+    )
     some = work.read(_ATTEMPTS, hours_of(attempts, touched))
     arrived = F.expr("transform(hops, hop -> hop.arrived_ns)")
     spans = (
@@ -222,30 +220,9 @@ def _merged(
 # --------------------------------------------------------------------------------------------- what a day depends on
 
 
-def _records_by_day(work: Work, ingested: Path, some: Mapping[Name, Row]) -> dict[Name, set[str]]:
-    """Return the days of which segments have events or counters."""
-    found: dict[Name, set[str]] = defaultdict(set)
-    for name in ("events", "counts"):
-        told = records(work.spark, ingested, name, some).where("time is not null")
-        days = told.select("router", "epoch", "segment", F.expr(f"time div {DAY}")).distinct().collect()
-        for router, epoch, segment, day in days:
-            found[Name(router, epoch, segment)].add(day_name(day))
-    return found
-
-
-def _near(day: int) -> range:
-    """Return the days on which the segments begin that have events and counters of a day, but for stray ones."""
-    return range(day - BEFORE, day + 2)
-
-
-def _stray(seen: Mapping[Name, Set[str]], some: Mapping[Name, Row]) -> dict[str, list[str]]:
-    """Return for a day the segments with records of it that begin on no day near it: a clock was set."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name, days in seen.items():
-        for day in days:
-            if name in some and some[name]["time"] // DAY not in _near(day_of_name(day)):
-                found[day].append(name.file(""))
-    return dict(found)
+def _seen(work: Work, ingested: Path, some: Mapping[Name, Row]) -> list[dict[Name, set[str]]]:
+    """Return the days of which segments have events, and those of which they have counters."""
+    return [days_of_records(work.spark, ingested, name, some) for name in ("events", "counts")]
 
 
 def _span(first: int | None, last: int | None) -> list[str]:
@@ -270,7 +247,7 @@ def _stretches(segments: DataFrame) -> dict[str, list[list[int]]]:
     return {router: sorted(each) for router, each in sorted(found.items())}
 
 
-def _judged_otherwise(passages: Mapping[str, Any], before: Stretches, now: Stretches) -> set[str]:
+def judged_otherwise(passages: Mapping[str, Any], before: Stretches, now: Stretches) -> set[str]:
     """Return the days with passages to routers of which more, or less, is known than before."""
     regions = {router: _differences(before.get(router, ()), now.get(router, ())) for router in {*before, *now}}
     return {

@@ -90,6 +90,12 @@ VIEWS: Final[Mapping[str, View]] = {
         ("time",),
         _smallest("time"),
     ),
+    "anomalies/values": View(
+        "anomalies/values",
+        ("time", "measure", "address", "router", "peer", "value", "weight"),
+        ("time",),
+        _smallest("time"),
+    ),
     "latency": View(
         "latency/addresses",
         ("day", "address", *_LATENCIES, "outcome_p99_ns", "error_ns"),

@@ -11,7 +11,8 @@ import pytest
 
 from amqpmesh.pipeline import anomalies
 from amqpmesh.pipeline import events as declared
-from amqpmesh.pipeline.anomalies import WINDOW, job
+from amqpmesh.pipeline.anomalies import WINDOW
+from amqpmesh.pipeline.anomalies_days import job
 from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.attempts import Way, frame
 from tests.support.data.segments import SECOND, at
@@ -31,6 +32,7 @@ class Result(NamedTuple):
     episodes: list[Row]
     series: list[Row]
     windows: list[Row]
+    values: list[Row]
 
 
 def run(spark: SparkSession, out: Path, attempts: list[Row], counts: list[Row], events: list[Row]) -> Result:
@@ -76,7 +78,7 @@ def tellings(chance: random.Random) -> Iterator[Row]:
             "time": START + step * 10 * SECOND + 1,
             "link": "lane",
         }
-        yield {**told, "number": 1, "peer": "B", "deliveries": deliveries, "octets": octets}
+        yield {**told, "number": 1, "peer": "B", "from_router": True, "deliveries": deliveries, "octets": octets}
         yield {**told, "number": 2, "peer": "client", "deliveries": deliveries, "octets": chance.randint(0, 10**9)}
 
 
@@ -176,10 +178,19 @@ def test_nothing_and_nulls_are_no_trouble(spark: SparkSession, tmp_path: Path) -
     attempts = [{**Way(START, "A", (1,)).row(number, {}), **bare} for number in range(30)]
     attempts.append({**attempts[0], "hops": [{"router": "A", "arrived_ns": 5}]})  # a clock that began in 1970
     counts = [
-        {"router": "A", "peer": "B", "direction": "outgoing", "time": START},
-        {"peer": "B", "direction": "outgoing"},
+        {"router": "A", "peer": "B", "from_router": True, "direction": "outgoing", "time": START},
+        {"peer": "B", "from_router": True, "direction": "outgoing"},
     ]
     events = [{"happening": "credit", "direction": "outgoing", "waited": 5}]
     found = run(spark, tmp_path / "nulls", attempts, counts * 2, events)
     assert found.episodes == []
     assert {(row["measure"], row["address"], row["windows"]) for row in found.series} == {("messages", None, 0)}
+
+
+def test_counters_grow_since_a_record_of_the_same_day_or_the_day_before(spark: SparkSession, tmp_path: Path) -> None:
+    lane = {"router": "A", "epoch": 1, "number": 1, "peer": "B", "from_router": True, "direction": "outgoing"}
+    times = [at(day * 86_400) for day in (0, 1, 1.5, 3, 4)]
+    counts = [{**lane, "time": time, "deliveries": n, "octets": 100 * n * n} for n, time in enumerate(times)]
+    found = run(spark, tmp_path / "days", [], counts, [])
+    windows = {row["time"]: row["value"] for row in found.values}
+    assert windows == {times[n] // WINDOW * WINDOW: octets for n, octets in ((1, 100), (2, 300), (4, 700))}

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from amqpmesh.pipeline.anomalies import TABLES as ANOMALIES
 from amqpmesh.pipeline.ingest import ingest
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.latency import TABLES as LATENCY
 from amqpmesh.pipeline.losses import TABLES as LOSSES
 from amqpmesh.pipeline.pruning import prune
 from amqpmesh.pipeline.work import Done, Work
-from amqpmesh.router.telemetry.schema import Outcome
+from amqpmesh.router.telemetry.schema import Kind, Outcome
 from tests.support.data.segments import WHOLE_SAMPLE, at
 from tests.support.spark.stub import Session
 from tests.support.spark.traffic_bench import Bench, window
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 HALF = WHOLE_SAMPLE // 2
-TRAFFIC = "traffic/matrix", "traffic/talkers", "traffic/links"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def few_partitions(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, str(before))
 
 
-INCREMENTAL = "traffic", "latency", "losses"
+INCREMENTAL = "traffic", "latency", "losses", "anomalies"
 """The jobs behind `deliveries` that keep what new segments do not change."""
 
 
@@ -69,7 +69,9 @@ def run(
 def all_rows(bench: Bench) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of all tables, in order. A sum of fractions depends on their order a little."""
     found = {}
-    for name in (*TRAFFIC, *(f"latency/{name}" for name in LATENCY), *(f"losses/{name}" for name in LOSSES)):
+    of_jobs = {"traffic": ("matrix", "talkers", "links"), "latency": LATENCY, "losses": LOSSES, "anomalies": ANOMALIES}
+    tables = [f"{job}/{name}" for job, names in of_jobs.items() for name in names]
+    for name in tables:
         rows = [[_value(each) for each in row] for row in bench.work.read(name).collect()]
         found[name] = sorted((tuple(row) for row in rows), key=repr)
     return found
@@ -99,17 +101,22 @@ def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench
         for _ in range(12):
             way = chance.choice(["A", "AB", "ABC", "CB", "CBA", "BA", "CA"])
             sampled = way[0] != "C" or hour == 21 or chance.random() < 0.5
-            seconds = (hour + chance.random()) * 3600
             outcome = chance.choice([Outcome.ACCEPTED] * 3 + [Outcome.REJECTED, Outcome.NONE])
             gone = "B" if way == "ABC" else ""
-            told = bench.known.deliver(
-                way, seconds=seconds, sampled=sampled, sender="shop", outcome=outcome, unrecorded=gone
-            )
-            if outcome is Outcome.REJECTED and sampled:  # some of them on the next day
-                bench.known.deliver(way, seconds=seconds + 1800, sender="shop", attempt=2, first=told)
+            seconds = (hour + chance.random()) * 3600
+            first = bench.known.deliver(way, seconds=seconds, sampled=sampled, outcome=outcome, unrecorded=gone)
+            if sampled and outcome is Outcome.REJECTED:  # some of them on the next day
+                bench.known.deliver(way, seconds=seconds + 1800, attempt=2, first=first)
         for router, peer, direction in (("C", "shop", "incoming"), ("C", "B", "outgoing"), ("B", "shop", "incoming")):
             look = (hour * 3600 + 3590, 9 * hour + 9, 900 * hour + 900)
             bench.count(router, peer, direction, look, since=at(hour * 3600 - 10), number=1 + (direction == "outgoing"))
+        for part in range(6):
+            bench.count(
+                "A", "hoarder", "outgoing", (hour * 3600 + part * 600, part, part), number=9, unsettled=40 * part
+            )
+        waited = {"link": "outgoing-hoarder", "direction": "outgoing", "peer": "hoarder", "address": "orders"}
+        told = {**waited, "tenant": "", "time": at(hour * 3600 + 3500), "happening": "credit", "waited": 7 * hour}
+        bench.known.recorders["A"].put(Kind.EVENT, [told])
         if hour == 22:
             bench.known.recorders["B"].lose(3)
         bench.known.close(1)
@@ -118,13 +125,14 @@ def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench
     paths = [path.rename(waiting / path.name) for path in sorted((bench.root / "events").rglob("*.events"))]
     chance.shuffle(paths)
     run(bench, *paths[:5])
-    run(bench, *paths[5:9], killed=INCREMENTAL)
+    run(bench, *paths[5:9], jobs=["deliveries", "traffic"], killed=["traffic"])
     done = run(bench, *paths[9:])
     found = all_rows(bench)
     assert {row[-1] for row in found["traffic/matrix"]} == {"recorded", "scaled", "counted"}
     assert {row[-1] for row in found["traffic/links"]} >= {"recorded", "counted"}
     assert all(len({row[0] for row in found[name]}) == 2 for name in ("latency/shares", "losses/daily", "losses/rows"))
-    assert {row[1] for row in found["losses/findings"]} >= {"broken", "unanswered"}
+    assert {row[1] for row in found["losses/findings"]} >= {"broken", "unanswered", "growing"}
+    assert {row[0] for row in found["anomalies/values"]} == {"messages", "octets", "waits"}
     bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
     whole = run(bench, jobs=INCREMENTAL)
     assert found == all_rows(bench)
@@ -145,7 +153,7 @@ def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partiti
         for _ in range(20):
             bench.known.deliver("AB", seconds=3600 * hour, size=100)
         close(bench, 3600 * hour)
-    run(bench)
+    run(bench, jobs=["deliveries", "traffic", "latency"])
     before = all_rows(bench)
     for _ in range(9):
         bench.known.deliver("AB", seconds=36_000, size=100_000)
@@ -162,20 +170,26 @@ def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partiti
     close(bench, 100_000)
     later = run(bench)
     assert (later["traffic"].figures["hours written"], later["latency"].figures["deliveries read"]) == (1, 1)
-    found = all_rows(bench)
     assert [later["losses"].figures[each] for each in ("records read", "days written")] == [0, 1]
-    of_times = [name for name in found if not name.startswith("losses/")]  # where nothing went wrong
+    assert later["anomalies"].figures["days written"] == 1
+    found = all_rows(bench)
+    of_times = [name for name in found if name.startswith(("traffic/", "latency/"))]
     assert all({*after[name]} < {*found[name]} for name in of_times)
+    values = {row[5] for row in found["anomalies/values"]}
+    assert {row[5] for row in after["anomalies/values"]} < values
     close(bench, 100_010)
     last = run(bench, jobs=INCREMENTAL)
     assert (last["traffic"].figures["hours written"], last["latency"].figures["deliveries read"]) == (0, 0)
-    assert last["losses"].figures["days written"] == 0
+    assert last["losses"].figures["days written"] == last["anomalies"].figures["days written"] == 0
     assert all_rows(bench) == found
     prune(bench.work.out, window(at(90_000)))
     kept = run(bench, jobs=["deliveries", *INCREMENTAL])
     assert [kept["traffic"].figures[each] for each in ("messages", "records read", "hours written")] == [1, 0, 0]
-    assert kept["losses"].figures["days written"] == 0
     left = all_rows(bench)
     assert all(
         left[name] == [row for row in found[name] if row[0] not in {one[0] for one in after[name]}] for name in of_times
     )
+    assert {row[5] for row in left["anomalies/values"]} == {max(values)}
+    bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
+    run(bench, jobs=["anomalies"])
+    assert all_rows(bench) == left

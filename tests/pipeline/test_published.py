@@ -280,7 +280,7 @@ VERSIONS = {
     "traffic": (2, "c3091b3d"),
     "latency": (2, "1dacdfe6"),
     "losses": (2, "944e1155"),
-    "anomalies": (1, "82e0cb11"),
+    "anomalies": (2, "6359030a"),
     "contingency": (2, "78b64cef"),
     "plan": (1, "d04bdef0"),
 }

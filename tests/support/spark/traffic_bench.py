@@ -49,10 +49,12 @@ class Bench:
         *looks: tuple[float, int, int],
         number: int = 1,
         since: int | None = None,
+        unsettled: int = 0,
     ) -> None:
         """Add a reading of a link's counters: its time, deliveries, octets, and the time of the reading before."""
         rest = dict.fromkeys(("presettled", "accepted", "rejected", "released", "modified", "unsettled", "credit"), 0)
         told = {"number": number, "link": f"{direction}-{peer}", "direction": direction, "peer": peer, **rest}
+        told["unsettled"] = unsettled
         told["from_router"] = peer in self.known.routers
         records = []
         for seconds, count, size in looks:
