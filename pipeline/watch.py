@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.live import Decoded, Live, decoded
@@ -147,7 +148,7 @@ def _mesh(spark: SparkSession, url: str, options: Mapping[str, str]) -> DataFram
     """Return a stream of the segments that the routers of a mesh publish."""
     given = {"address": PUBLISHED, **OPTIONS, **options, "url": url}
     found = spark.readStream.format("amqp").options(**given).schema("body binary").load()
-    return found.selectExpr(f"'{given['address']}' as source", "body as octets")
+    return found.select(F.lit(given["address"]).alias("source"), found["body"].alias("octets"))
 
 
 # -------------------------------------------------------------------------------------------------------- on executors

@@ -216,7 +216,7 @@ class Attaching:
 
     def _unsettled(self, record: ConnectionRecord, endpoint: Link, attach: Attach) -> Mapping[bytes, object] | None:
         """Return the unsettled map that answers an incomplete one of a peer that resumes nothing here."""
-        if isinstance(endpoint, Receiver):
+        if isinstance(endpoint, Receiver) or not is_known(record, endpoint):
             return None
         end_undecided(self._context, record, endpoint, attach)
         return {}

@@ -85,15 +85,7 @@ def declare(actions: Any) -> None:
         help="serve the last hour as OpenMetrics at http://ADDRESS:PORT/metrics; ADDRESS is 127.0.0.1 unless told",
     )
     command.add_argument("--once", action="store_true", help="end when what is there was read")
-    command.add_argument("--master", metavar="URL", help="the Spark master; default: local[*]")
-    command.add_argument(
-        "--conf",
-        metavar="KEY=VALUE",
-        type=arguments.setting,
-        action="append",
-        default=[],
-        help="a setting of Spark; may be repeated",
-    )
+    results.declare_spark(command)
     command.add_argument("--json", action="store_true", help="print the summary as one JSON object")
     # A duration such as -1h is a value, as a negative number would be, and no option.
     command._negative_number_matcher = re.compile(r"-\d")

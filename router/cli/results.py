@@ -189,6 +189,23 @@ def _declare_out(command: argparse.ArgumentParser) -> None:
     )
 
 
+def declare_spark(command: argparse.ArgumentParser) -> None:
+    """Declare `--master` and `--conf`."""
+    command.add_argument(
+        "--master",
+        metavar="URL",
+        help="the Spark master, as for spark-submit: local[N], spark://HOST:PORT, ...; default: local[*]",
+    )
+    command.add_argument(
+        "--conf",
+        metavar="KEY=VALUE",
+        type=arguments.setting,
+        action="append",
+        default=[],
+        help="a setting of Spark; may be repeated",
+    )
+
+
 def declare_times(command: argparse.ArgumentParser, what: str) -> None:
     """Declare `--since` and `--until`. Args: what: of which they select some."""
     # A duration such as -1h is a value, as a negative number would be, and no option.

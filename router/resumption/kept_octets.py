@@ -24,6 +24,9 @@ _OVERHEAD: Final = 256
 #: Once there is no room, so much is freed: a part of the limit.
 _FREED: Final = 8
 
+#: The most that a holder with most gives up beyond the next one, in one turn: a part of the limit.
+_A_TURN: Final = 64
+
 
 class KeptOctets(SentMessages):
     """The messages of one link that are kept."""
@@ -123,7 +126,8 @@ class OctetStore:
         heapify(largest)
         while largest and self._account.used > most:
             _, holder = heappop(largest)
-            next_largest = -largest[0][0] if largest else 0
+            # Of several that have alike none has its turn for a few octets: each turn lists the messages of a link.
+            next_largest = -largest[0][0] - most // _A_TURN if largest else 0
             while holder in self._links and not self._give_up(next(iter(self._links[holder])), most, next_largest):
                 pass
             if holder in self._of_holder:

@@ -58,19 +58,7 @@ def _declare_job(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out", metavar="DIR", type=arguments.place, required=True, help="the directory for the results"
     )
-    command.add_argument(
-        "--master",
-        metavar="URL",
-        help="the Spark master, as for spark-submit: local[N], spark://HOST:PORT, ...; default: local[*]",
-    )
-    command.add_argument(
-        "--conf",
-        metavar="KEY=VALUE",
-        type=arguments.setting,
-        action="append",
-        default=[],
-        help="a setting of Spark; may be repeated",
-    )
+    results.declare_spark(command)
     results.declare_times(command, "records")
     command.add_argument(
         "--anew", action="store_true", help="make all tables again, also those whose records are the same as before"

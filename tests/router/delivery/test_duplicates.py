@@ -43,6 +43,19 @@ def counted(network: Network) -> int:
     return snapshot(network.core).router.duplicates
 
 
+def test_a_rejected_message_that_is_sent_again_hears_so() -> None:
+    network, consumer, producer = two()
+    sender = producer.sender("q/a")
+    for number in range(4):  # the later ones are relayed without a decision
+        first = producer.send(sender, message(f"a{number}"))
+        (arrival,) = consumer.take(1)
+        arrival.dispose(Rejected(), settled=True)
+        network.run()
+        again = producer.send(sender, message(f"a{number}"))
+        assert consumer.take() == []
+        assert (again.outcome, again.said) == (Rejected(), first.said)
+
+
 @pytest.mark.parametrize("address", ["q/a", None])
 @pytest.mark.parametrize("warm", [False, True], ids=["decided", "relayed"])
 def test_a_message_that_is_sent_again_hears_the_first_outcome(address: str | None, warm: bool) -> None:

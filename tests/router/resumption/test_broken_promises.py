@@ -12,7 +12,7 @@ import pytest
 from amqpmesh.router.amqp.codec.types import Described, Extension, Symbol
 from amqpmesh.router.amqp.codec.values import encode
 from amqpmesh.router.amqp.standard.definitions import Role
-from amqpmesh.router.amqp.standard.delivery_states import DeliveryState, Modified
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.kernel import Budget
@@ -72,6 +72,19 @@ def test_a_receiver_that_is_given_up_is_answered_by_null_and_its_senders_hear_th
     assert [each.outcome for each in sent] == [FAILED] * 3
     assert r.back(dict.fromkeys(tags)).unsettled is None
     r.finish()
+
+
+@pytest.mark.parametrize("why", ["given up", "begun anew"])
+def test_a_receiver_that_names_a_part_of_its_deliveries_is_answered_by_null_too(why: str) -> None:
+    r = RoamingReceiver(network=Network(resumption=ResumptionConfig(unsettled=2)))
+    r.send(3)
+    first = r.tag()
+    r.lose()
+    if why == "begun anew":
+        r.network = Network()
+    r.network.run()
+    answer = r.back({first: Accepted()}, incomplete_unsettled=True)
+    assert (answer.unsettled, answer.incomplete_unsettled) == (None, False)
 
 
 @pytest.mark.parametrize("changed", [{"timeout": 0.0}, {"links": 0}, {"links_per_user": 0}])

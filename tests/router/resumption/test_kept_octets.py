@@ -12,7 +12,7 @@ from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Transfer
 from amqpmesh.router.config.address import AddressConfig
 from amqpmesh.router.config.resumption import ResumptionConfig
-from amqpmesh.router.resumption.kept_octets import KeptOctets
+from amqpmesh.router.resumption.kept_octets import KeptOctets, OctetStore
 from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import ALL, CLOSE, FAILED, FIRST, SECOND, Map, as_map, fields_of
 from tests.support.peers.roaming_receiver import RoamingReceiver as Roaming
@@ -352,6 +352,27 @@ def test_the_user_that_has_most_loses_its_oldest() -> None:
     assert termini.sources.octets.octets == 0
     assert network.relays == 0
     network.leave()
+
+
+def test_to_make_room_among_many_that_have_alike_takes_few_turns() -> None:
+    store = OctetStore(Network(resumption=ResumptionConfig(keep=1_000_000)).core.context)
+    listed = []
+
+    class Listed(KeptOctets):
+        @property
+        def tags(self) -> list[bytes]:
+            found = super().tags
+            listed.append(len(found))
+            return found
+
+    links = [Listed(store, ("", str(number))) for number in range(10)]
+    for number in range(450):
+        for link in links:
+            link.keep(b"%d" % number, b"m", first=True, more=False)
+    assert 800_000 < store.octets <= 1_000_000
+    kept = [len(link.messages) for link in links]
+    assert max(kept) - min(kept) < 120
+    assert 0 < sum(listed) < 50_000, "not all messages of a link for each that is given up"
 
 
 def test_octets_that_are_given_up_before_they_are_sent_again_abort_the_delivery() -> None:
