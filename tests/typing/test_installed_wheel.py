@@ -35,7 +35,7 @@ SOURCES = (
 def run(*arguments: str | Path, cwd: Path, **environment: str) -> str:
     """Return the output of a program. Raises: AssertionError: it failed; with its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("AMQPMESH")} | environment
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, env=env, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=280, cwd=cwd, env=env, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
