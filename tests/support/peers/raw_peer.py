@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.standard.performatives import (
     Attach,
     Begin,
+    Close,
     Detach,
     End,
     Open,
@@ -48,6 +49,8 @@ class RawPeer:
         #: The peer has answered the attach, and neither end has detached since.
         self.is_attached = False
         self._is_detaching = False
+        #: The peer has closed the connection, which is to be cut.
+        self.is_closed = False
         #: The link was detached with an error, or closed, by the peer.
         self.refusals: list[object] = []
 
@@ -56,7 +59,7 @@ class RawPeer:
         self.connections += 1
         self._input.clear()
         self._out.clear()
-        self._has_header = self.is_attached = self._is_detaching = False
+        self._has_header = self.is_attached = self._is_detaching = self.is_closed = False
         self._begin_link()
         self._out.append((AMQP, None))
         self.write(Open(container_id=self.container))
@@ -124,6 +127,9 @@ class RawPeer:
             self._compare(performative, theirs)
         elif isinstance(performative, Detach):
             self._detached(performative)
+        elif isinstance(performative, Close):
+            self.lost()
+            self.is_closed = True
         elif isinstance(performative, End):
             self._begin_link()
             self.write(begun())

@@ -33,6 +33,8 @@ class Taken:
     #: The program's outcome; None: it has not decided.
     state: DeliveryState | None = None
     number: int = -1
+    #: The outcome has been written, or the peer's map has shown that it knows it.
+    is_said: bool = False
 
 
 class RawReceiver(RawPeer):
@@ -47,11 +49,14 @@ class RawReceiver(RawPeer):
         credit: int = 10,
         timeout: int = 0,
         decides: bool = True,
+        reliable: bool = True,
     ) -> None:
         """Args: timeout: that is asked for, seconds; 0: the link is never resumed. decides: accept each message at
-        once; else the test calls `decide`.
+        once; else the test calls `decide`. reliable: its map says for certain what came whole; else what did is named
+        with null, as peers do that do not count sections.
         """
         super().__init__(container)
+        self.reliable = reliable
         self.address, self.rcv, self.credit, self.decides = address, rcv, credit, decides
         self.source = Source(
             address=address, expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE if timeout else None, timeout=timeout
@@ -68,6 +73,7 @@ class RawReceiver(RawPeer):
     def crash(self) -> RawReceiver:
         """Return the container that is started in its place; what was processed stays processed."""
         fresh = RawReceiver(self.container, self.address, self.rcv, credit=self.credit, decides=self.decides)
+        fresh.reliable = self.reliable
         fresh.source, fresh.is_lasting = self.source, self.is_lasting
         fresh.processed, fresh.handed = self.processed, self.handed
         return fresh
@@ -81,6 +87,24 @@ class RawReceiver(RawPeer):
             self._say(taken)
 
     # ----------------------------------------------------------------------------------------------------- of `RawPeer`
+
+    @property
+    def lost_outcomes(self) -> list[Taken]:
+        """Deliveries that were accepted and settled here, and whose disposition was never written: no sender can know.
+
+        Without a map, or in mode first, nothing of it is left here.
+        """
+        to_write = {id(of) for _, of in self._out}
+        return [
+            each
+            for each in self.handed
+            if isinstance(each.state, Accepted)
+            and not (each.is_said or id(each) in to_write or self.unsettled.get(each.tag) is each)
+        ]
+
+    def _written(self, message: object) -> None:
+        assert isinstance(message, Taken)
+        message.is_said = True
 
     def lost(self) -> None:
         super().lost()
@@ -100,14 +124,15 @@ class RawReceiver(RawPeer):
         self._ours: dict[bytes, DeliveryState | None] = {}
 
     def _attach(self) -> Attach:
-        self._ours = {tag: _WHOLE if each.state is None else each.state for tag, each in self.unsettled.items()}
+        undecided = _WHOLE if self.reliable else None
+        self._ours = {tag: undecided if each.state is None else each.state for tag, each in self.unsettled.items()}
         return attached(
             Role.RECEIVER,
             name="in",
             source=self.source,
             rcv_settle_mode=self.rcv,
             unsettled=self._ours if self._has_history else None,
-            offered_capabilities=(Symbol("amqpmesh:whole"),) if self.is_lasting else (),
+            offered_capabilities=(Symbol("amqpmesh:whole"),) if self.is_lasting and self.reliable else (),
         )
 
     def _compare(self, attach: Attach, theirs: Mapping[bytes, DeliveryState | None] | None) -> None:
@@ -118,7 +143,9 @@ class RawReceiver(RawPeer):
         if not attach.incomplete_unsettled:
             for tag in self._ours:
                 if theirs is None or tag not in theirs:
-                    self.unsettled.pop(tag, None)  # the sender has settled it, or knows nothing of it
+                    taken = self.unsettled.pop(tag, None)  # the sender has settled it, or knows nothing of it
+                    if taken is not None and theirs is not None and taken.state is not None:
+                        taken.is_said = True
         self._grant()
 
     def _take(self, performative: Performative, payload: bytes) -> None:
@@ -181,6 +208,8 @@ class RawReceiver(RawPeer):
         taken = self.unsettled.get(transfer.delivery_tag)
         if taken is None:
             return
+        if taken.state is not None and (transfer.settled or transfer.state == taken.state):
+            taken.is_said = True
         if transfer.settled or transfer.aborted:
             self._forget(taken)
             return
@@ -195,7 +224,7 @@ class RawReceiver(RawPeer):
 
     def _say(self, taken: Taken) -> None:
         settled = self.rcv is not _SECOND
-        self.write(Disposition(role=Role.RECEIVER, first=taken.number, settled=settled, state=taken.state))
+        self.write(Disposition(role=Role.RECEIVER, first=taken.number, settled=settled, state=taken.state), of=taken)
         if settled:
             self._forget(taken)
 

@@ -79,14 +79,18 @@ class Line:
 
     def cut(self) -> None:
         """Lose the connection, at both ends."""
-        old, self._old = self._old, []
-        for record in old:
-            self.network.core.receive_eof(record, self.network.now)
+        self.cut_old_ones()
         if self.is_up:
             self.is_up = False
             self.network.core.receive_eof(self.record, self.network.now)
             self.network.run()
             self.peer.lost()
+
+    def cut_old_ones(self) -> None:
+        """Lose those connections that the peer has left."""
+        old, self._old = self._old, []
+        for record in old:
+            self.network.core.receive_eof(record, self.network.now)
 
     def switch_off(self, network: Network) -> None:
         """Lose the connection, as its router is killed. Args: network: the router that comes in its place."""
