@@ -1,4 +1,4 @@
-"""What a client takes for certain of a peer that it resumes with: nothing that the peer has not promised (§2.6.13)."""
+"""Certainty of a client about a peer that it resumes with: only what the peer has promised is certain (§2.6.13)."""
 
 from __future__ import annotations
 
