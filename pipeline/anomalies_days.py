@@ -15,7 +15,7 @@ from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.known_segments import Known
+from amqpmesh.pipeline.known_segments import Known, usable_state
 from amqpmesh.pipeline.pruning import pruned
 from amqpmesh.pipeline.published import (
     WHOLE,
@@ -62,8 +62,9 @@ def _daily(work: Work, attempts: Parts) -> Done:
     note = pruned(ingested)
     known = {name: row for name, row in segment_rows(ingested).items() if not note.has(name)}
     before = work.before("anomalies")
-    state = before.state if before is not None and _is_usable(before.state, known) else {}
-    new = {name: row for name, row in known.items() if not state or not Known(**state["known"]).has(name)}
+    state = usable_state(before, JOBS["anomalies"].version, known)
+    earlier = Known(**state["known"]) if state else Known.of({})
+    new = {name: row for name, row in known.items() if not earlier.has(name)}
     seen = [days_of_records(work.spark, ingested, name, new) for name in ("events", "counts")]
     stray = with_stray(state.get("stray", {}), new, *seen)
     told = {
@@ -92,11 +93,6 @@ def _daily(work: Work, attempts: Parts) -> Done:
         return Done(done.rows, {**done.figures, "days written": 0}, done.tables, told)
     _write(work, _of_days(work, attempts, known, stray, touched), kept)
     return _judged(work, {"days written": len(touched)}, told)
-
-
-def _is_usable(state: Mapping[str, Any], known: Mapping[Name, Row]) -> bool:
-    """Return True if the values of before can be changed: their segments are all there, as they were."""
-    return state.get("version") == JOBS["anomalies"].version and Known(**state["known"]).is_there(known)
 
 
 def _of_days(

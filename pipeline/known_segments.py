@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amqpmesh.pipeline.events import TABLES, file_of, spark_schema
-from amqpmesh.pipeline.published import digest
+from amqpmesh.pipeline.published import Result, digest
 from amqpmesh.pipeline.segment_rows import Row
 from amqpmesh.pipeline.segments import date_of
 from amqpmesh.router.telemetry.segments import Name
@@ -58,6 +58,16 @@ class Known:
         if not self.is_there(rows):
             return None
         return Known.of({name: row for name, row in rows.items() if self.has(name) and not is_gone(name)})
+
+
+def usable_state(before: Result | None, version: int, rows: Mapping[Name, Row]) -> Mapping[str, Any]:
+    """Return what a job's last run wanted to know in this one; empty: the tables of before cannot be changed.
+
+    They can if they are of this version of the job, and if their segments are all there, as they were.
+    """
+    if before is None or before.state.get("version") != version:
+        return {}
+    return before.state if Known(**before.state["known"]).is_there(rows) else {}
 
 
 def records(spark: SparkSession, ingested: Path, name: str, rows: Mapping[Name, Row]) -> DataFrame:

@@ -17,7 +17,7 @@ from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.known_segments import Known, records
+from amqpmesh.pipeline.known_segments import Known, records, usable_state
 from amqpmesh.pipeline.losses import Loss, daily, evidence, findings, rows, suspects
 from amqpmesh.pipeline.passages import SLACK, stretches, without_record
 from amqpmesh.pipeline.pruning import pruned
@@ -83,7 +83,7 @@ def _daily(work: Work, attempts: Parts) -> Done:
     segments = table(work.spark, str(ingested), "segments")
     recorded = _stretches(segments)
     before = work.before("losses")
-    state = before.state if before is not None and _is_usable(before.state, known) else {}
+    state = usable_state(before, JOBS["losses"].version, known)
     routers = {name.router for name in known}
     read = 0
     if before is None or not state:
@@ -94,7 +94,8 @@ def _daily(work: Work, attempts: Parts) -> Done:
         touched = {*told, *(name[:10] for name in attempts)}
         read = sum(row["hops"] for row in known.values())
     else:
-        new = {name: row for name, row in known.items() if not Known(**state["known"]).has(name)}
+        earlier = Known(**state["known"])
+        new = {name: row for name, row in known.items() if not earlier.has(name)}
         edges = records(work.spark, ingested, "edges", new).select("origin").distinct().collect()
         routers |= {*state["routers"], *(row[0] for row in edges if row[0] is not None)}
         seen = _seen(work, ingested, new)
@@ -132,11 +133,6 @@ def _daily(work: Work, attempts: Parts) -> Done:
         "passages": told,
     }
     return _merged(work, routers, told, {"records read": read, "days written": len(touched)}, state)
-
-
-def _is_usable(state: Mapping[str, Any], known: Mapping[Name, Row]) -> bool:
-    """Return True if the tables of before can be changed: their segments are all there, as they were."""
-    return state.get("version") == JOBS["losses"].version and Known(**state["known"]).is_there(known)
 
 
 def _some(

@@ -10,9 +10,9 @@ from amqpmesh.pipeline.deliveries import HOUR, between, without_management
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.files import ordinary
 from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.known_segments import Known, records
+from amqpmesh.pipeline.known_segments import Known, records, usable_state
 from amqpmesh.pipeline.pruning import pruned
-from amqpmesh.pipeline.published import WHOLE, Parts, Result, hour_name, hour_of_name, since
+from amqpmesh.pipeline.published import WHOLE, Parts, hour_name, hour_of_name, since
 from amqpmesh.pipeline.sampling import AFTER, BEFORE, sampled_hours
 from amqpmesh.pipeline.segment_rows import Row, segment_rows
 from amqpmesh.pipeline.traffic import CARRIED, Windows, carried, links, matrix, talkers, used, weighted
@@ -58,7 +58,7 @@ def _hourly(work: Work) -> Done:
         if hour >= note.hour
     }
     before = work.before("traffic")
-    state = before.state if before is not None and _is_usable(before, rows) and WHOLE not in attempts else {}
+    state = {} if WHOLE in attempts else usable_state(before, JOBS["traffic"].version, rows)
     segments = table(work.spark, work.place("ingest"), "segments")
     if before is None or not state:
         hops, counts = (table(work.spark, work.place("ingest"), name) for name in ("hops", "counts"))
@@ -108,13 +108,6 @@ def _hourly(work: Work) -> Done:
         "hours": counted,
     }
     return _done(work, counted, {"records read": read, "hours written": hours}, told)
-
-
-def _is_usable(before: Result, rows: Mapping[Name, Row]) -> bool:
-    """Return True if the tables of before can be changed: their segments are all there, as they were."""
-    if before.state.get("version") != JOBS["traffic"].version:
-        return False
-    return Known(**before.state["known"]).is_there(rows)
 
 
 def _touched(work: Work, known: Known, new: Mapping[Name, Row], sampled: Mapping[str, Mapping[str, int]]) -> set[str]:

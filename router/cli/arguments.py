@@ -96,6 +96,11 @@ def moment(text: str) -> datetime:
     )
 
 
+def take_durations_before_now(command: argparse.ArgumentParser) -> None:
+    """Have a command take a duration such as -1h for a value, as a negative number would be, and for no option."""
+    command._negative_number_matcher = re.compile(r"-\d")
+
+
 def age(text: str) -> timedelta:
     """Read how long ago something may be: a number with a unit."""
     with suppress(OverflowError):

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import signal
 import sys
 import threading
@@ -87,8 +86,7 @@ def declare(actions: Any) -> None:
     command.add_argument("--once", action="store_true", help="end when what is there was read")
     results.declare_spark(command)
     command.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    # A duration such as -1h is a value, as a negative number would be, and no option.
-    command._negative_number_matcher = re.compile(r"-\d")
+    arguments.take_durations_before_now(command)
     command.set_defaults(command=watch)
 
 

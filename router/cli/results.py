@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import shutil
 import sys
 import time
@@ -131,7 +130,7 @@ def _declare_alert(command: argparse.ArgumentParser) -> None:
         help="do not tell of episodes that were over before; default: %(default)s",
     )
     command.add_argument("--json", action="store_true", help="print the alerts as one JSON object")
-    command._negative_number_matcher = re.compile(r"-\d")
+    arguments.take_durations_before_now(command)
     command.set_defaults(command=alert)
 
 
@@ -208,8 +207,7 @@ def declare_spark(command: argparse.ArgumentParser) -> None:
 
 def declare_times(command: argparse.ArgumentParser, what: str) -> None:
     """Declare `--since` and `--until`. Args: what: of which they select some."""
-    # A duration such as -1h is a value, as a negative number would be, and no option.
-    command._negative_number_matcher = re.compile(r"-\d")
+    arguments.take_durations_before_now(command)
     for option, which in (("--since", "at this time or later"), ("--until", "before this time")):
         command.add_argument(
             option,
