@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ from amqpmesh.router.amqp.errors import AmqpMeshError
 from tests.support.processes.router_thread import PATIENCE, Served
 
 BODIES = [b"%d" % number for number in range(20)]
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.end()
 
 
 def read(served: Served, **options: str) -> list[Any]:

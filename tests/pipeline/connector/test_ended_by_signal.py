@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,13 +43,6 @@ try:
 finally:
     reader.stop()
 """
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.end()
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,6 @@ def streaming(
         process.communicate(timeout=PATIENCE)
 
 
-@pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.end()
-
-
 def agree(sender: Persistent, folder: Path) -> None:
     """Assert that the sink has every message that was accepted for the sender."""
     accepted = set(sender.accepted)

@@ -28,13 +28,6 @@ def eventually(is_so: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.end()
-
-
-@pytest.fixture
 def read(spark: SparkSession, served: Served) -> Callable[..., DataFrame]:
 
     def read(address: str = "q", schema: str | None = None, **options: str) -> DataFrame:

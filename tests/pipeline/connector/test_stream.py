@@ -84,13 +84,6 @@ class Query:
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.end()
-
-
-@pytest.fixture
 def queries(served: Served) -> Iterator[Any]:
     made: list[Query] = []
 

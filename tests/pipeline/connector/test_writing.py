@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -20,13 +20,6 @@ from amqpmesh.pipeline.connector.sending import RowError
 from amqpmesh.pipeline.connector.writer import AmqpBatchWriter
 from amqpmesh.router.amqp.errors import AmqpMeshError, CommandError
 from tests.support.processes.router_thread import Served
-
-
-@pytest.fixture
-def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.end()
 
 
 def table(**columns: list[Any]) -> pa.RecordBatch:

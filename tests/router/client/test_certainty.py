@@ -12,25 +12,18 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from amqpmesh.router.amqp.errors import InDoubtError, LinkDetachedError
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.amqp.standard.messaging import Source, TerminusExpiryPolicy
-from amqpmesh.router.amqp.standard.performatives import Detach, Transfer
+from amqpmesh.router.amqp.standard.performatives import Transfer
 from amqpmesh.router.config.file import ListenerConfig, RouterConfig
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.message.outcomes import ModifiedError, ReleasedError
 from amqpmesh.router.runtime.router import Router
 from tests.router.client.test_resuming_receiver import until_attached
-from tests.router.client.test_sending_again import KEEPING, attached, leave
+from tests.router.client.test_sending_again import KEEPING, attached, end
 from tests.support.peers.library_client import Host, Roads, enter
 from tests.support.peers.scripted_stream import credit
 from tests.support.tasks.calls import Call
 
 KEPT = Source(address="q", expiry_policy=TerminusExpiryPolicy.CONNECTION_CLOSE, timeout=30)
-
-
-async def end(host: Host) -> None:
-    """Answer the end of the link, of the session and of the connection."""
-    await host.expect(Detach)
-    await host.write(Detach(handle=0, closed=True), channel=host.channel)
-    await leave(host)
 
 
 @pytest.mark.parametrize(

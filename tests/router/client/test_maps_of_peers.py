@@ -12,9 +12,9 @@ from trio.testing import MockClock
 from amqpmesh import InDoubtError
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Received
-from amqpmesh.router.amqp.standard.performatives import Detach, Disposition, Transfer
+from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
 from amqpmesh.router.message.outcomes import ALL_RECEIVED
-from tests.router.client.test_sending_again import attached, leave
+from tests.router.client.test_sending_again import attached, end
 from tests.support.peers.library_client import Host, Roads
 from tests.support.peers.scripted_stream import credit
 from tests.support.tasks.calls import Call
@@ -60,9 +60,7 @@ class Peer:
             if not isinstance(self.state, Accepted):
                 await host.write(Disposition(role=Role.RECEIVER, first=0, state=Accepted()), channel=host.channel)
             self.settled = bool((await host.expect(Disposition)).settled)
-        await host.expect(Detach)
-        await host.write(Detach(handle=0, closed=True), channel=host.channel)
-        await leave(host)
+        await end(host)
 
 
 @pytest.mark.parametrize("length", [5, 300_000])

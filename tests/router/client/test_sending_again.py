@@ -56,6 +56,13 @@ async def leave(host: Host) -> None:
     await host.answer_close()
 
 
+async def end(host: Host) -> None:
+    """Answer the end of the link, of the session and of the connection."""
+    await host.expect(Detach)
+    await host.write(Detach(handle=0, closed=True), channel=host.channel)
+    await leave(host)
+
+
 async def test_a_released_message_is_sent_by_the_next_connection(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
@@ -79,9 +86,7 @@ async def test_a_released_message_is_sent_by_the_next_connection(
         accepted = Disposition(role=Role.RECEIVER, first=0, state=Accepted())
         await host.write(accepted, channel=host.channel)
         assert (await host.expect(Disposition)).settled
-        await host.expect(Detach)
-        await host.write(Detach(handle=0, closed=True), channel=host.channel)
-        await leave(host)
+        await end(host)
 
     roads = Roads(nursery)
     roads.lead_to(first)
@@ -138,9 +143,7 @@ async def test_a_message_that_a_peer_has_become_too_small_for_is_ended(
         await host.begin()
         await host.attach(**{**KEEPING, "unsettled": {tag: None} if has_part else {}, "max_message_size": 100})
         await host.write(replace(credit(9), next_incoming_id=0), channel=host.channel)
-        await host.expect(Detach)
-        await host.write(Detach(handle=0, closed=True), channel=host.channel)
-        await leave(host)
+        await end(host)
 
     roads = Roads(nursery)
     roads.lead_to(first)
