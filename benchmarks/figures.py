@@ -21,22 +21,25 @@ COMPARED_IN = {"latency": ("cpu_us", "p50_us", "p99_us"), "scaling": ("cpu_us",)
 def committed(file: Path = FILE) -> dict[str, Any]:
     """Return the committed figures; empty: there are none."""
     if not file.exists():
-        return {"results": {}}
+        return {"machines": {}, "results": {}}
     found: dict[str, Any] = json.loads(file.read_text())
     return found
 
 
 def commit(results: Results, machine: dict[str, Any], file: Path = FILE, *, some_cases: bool = False) -> None:
-    """Write the measured parts; the committed figures of other parts stay.
+    """Write the measured parts, with the machine that each was measured on; the committed figures of other parts stay.
 
     Args: some_cases: other cases of the measured parts stay, too.
     """
-    before = committed(file)["results"]
+    then = committed(file)
+    before = then["results"]
     measured = json.loads(json.dumps(results), parse_float=_rounded)
     if some_cases:
         measured = {part: before.get(part, {}) | cases for part, cases in measured.items()}
     parts = before | measured
-    file.write_text(json.dumps({"machine": machine, "results": dict(sorted(parts.items()))}, indent=1) + "\n")
+    machines = then["machines"] | dict.fromkeys(measured, machine)
+    found = {"machines": dict(sorted(machines.items())), "results": dict(sorted(parts.items()))}
+    file.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _rounded(number: str) -> float:

@@ -124,6 +124,8 @@ def _all() -> Iterator[Goal]:
     yield Goal("... memory of a link", 2_048, "B", figure("resumption", case, "octets"))
     yield Goal("... memory of a delivery", 350, "B", figure("resumption", case, "delivery_octets"))
     yield Goal("CPU of a message, duplicates by message-id, beyond that of others", 10, "us", duplicates_cost)
+    for part, of in (("metrics", "a scrape a second"), ("page", "a reader of the page")):
+        yield Goal(f"CPU of a core, 10,000 addresses, {of}", 1.0, "%", most(part, "percent"))
     yield Goal("CPU of a message, 500 connections, of one's", 2.0, "", growth_over_connections)
     take = figure("uncompiled", "100 B unsettled", "messages_per_second")
     yield Goal("uncompiled, one pair, 100 B unsettled", 50_000, "/s", take, at_least=True)

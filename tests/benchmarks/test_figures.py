@@ -46,10 +46,11 @@ def test_a_router_that_costs_more_is_shown(capsys: pytest.CaptureFixture[str]) -
 
 def test_committing_a_part_leaves_the_others_as_they_were(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    machine: dict[str, Any] = {"cpus": 2}
-    figures.commit(results(2.00004, 1.0), machine, file)
-    figures.commit({"storm": {"1,000 at once": {"router": {"seconds": 1.0}}}}, machine, file)
+    idle, busy = {"load": 0.1}, {"load": 20.0}
+    figures.commit(results(2.00004, 1.0), idle, file)
+    figures.commit({"storm": {"1,000 at once": {"router": {"seconds": 1.0}}}}, busy, file)
     found = figures.committed(file)
+    assert found["machines"] == dict.fromkeys(results(2.0, 1.0), idle) | {"storm": busy}
     assert found["results"] == results(2.0, 1.0) | {"storm": {"1,000 at once": {"router": {"seconds": 1.0}}}}
 
 
@@ -80,7 +81,7 @@ class Everything(dict[str, Any]):
 FIGURES = {
     *("cpu_us", "messages_per_second", "megabytes_per_second", "p50_us", "p99_us"),
     *("kib", "kept_kib", "octets", "kept_octets", "seconds", "times"),
-    *("park_ms", "resume_seconds", "delivery_octets"),
+    *("park_ms", "resume_seconds", "delivery_octets", "percent"),
 }
 
 
