@@ -20,7 +20,7 @@ from amqpmesh.router.attach.resolve import is_cut_off
 from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.departure.client_moves import is_withdrawn
 from amqpmesh.router.incremental import run_to_end
-from amqpmesh.router.management.limit_snapshot import rate_statistics, usage_statistics
+from amqpmesh.router.management.limit_snapshot import Sizes, rate_statistics, usage_statistics
 from amqpmesh.router.management.mesh_snapshot import mesh_snapshot
 from amqpmesh.router.management.termini_snapshot import resumption_counts, termini_snapshot
 from amqpmesh.router.model.blocked import (
@@ -96,6 +96,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     own = 0
     counted: set[IncomingLink | OutgoingLink] = set()
     ages: dict[object, float] = {}
+    sizes = Sizes()
 
     def count(link: IncomingLink | OutgoingLink) -> Node | None:
         counted.add(link)
@@ -110,6 +111,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
     for record in list({**core.context.connections, **core.context.leaving}):
         if not record.own and record in core.context.connections:
             connections.append(connection_statistics(core, record))
+            sizes.add(record)
             if record.peer.tenant:
                 counts = by_tenant.setdefault(record.peer.tenant, TenantCounts())
                 counts.octets_in += record.octets_in
@@ -131,6 +133,8 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
                 lanes.append(_lane(core, link))
                 continue
             used.add(used_address)
+            if isinstance(link, IncomingLink):
+                sizes.add_link(link)
             links.append(link_statistics(core, link, why))
         yield
     for link in list(core.context.ended_links.links):
@@ -146,7 +150,7 @@ def take_snapshot(core: Core) -> Steps[Statistics]:
         yield
     limits: list[LimitStatistics] = []
     for usage in core.context.usages:
-        limits += usage_statistics(usage, core.context.usages.unsettled_of(usage))
+        limits += usage_statistics(usage, core.context.usages.unsettled_of(usage), sizes)
         yield
     rates: list[RateStatistics] = []
     for bucket in list(core.context.rates.buckets):

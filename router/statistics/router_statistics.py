@@ -368,7 +368,9 @@ class NodeStatistics:
 class LimitStatistics:
     """A limit of the policy: how much of it a tenant, a user or a host uses now.
 
-    If the router has several workers, `used` counts at all of them.
+    If the router has several workers, `used` counts at all of them. Of `message`, `frame` and `session_window` it is
+    the greatest that a link, a connection or a session of this worker has now; a link that is older than the limit may
+    have none, which is 2**64 - 1.
     """
 
     tenant: str
@@ -382,7 +384,8 @@ class LimitStatistics:
     allowed: int
     """The limit; `used` may be more, if the limit has shrunk."""
     refused: int
-    """Refusals because of it, at this worker. Those of users and hosts count from their first connection on."""
+    """Refusals because of it, at this worker; 0 of sizes and octets. Those of users and hosts count from their first
+    connection on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from amqpmesh.policies.tenants import OPERATOR
 from amqpmesh.router.cli.output.terminal import Cell, table
+from amqpmesh.router.config.limits import ULONG_MAX
 
 OWN: Final = "this command"
 """The text in place of the container-id of our own connection."""
@@ -326,7 +327,7 @@ _TABLES: Final[tuple[tuple[str, str, Mapping[str, Column]], ...]] = (
             "user": _plain("user"),
             "host": _plain("host"),
             "limit": _plain("limit"),
-            "used": _plain("used"),
+            "used": lambda entity, _now, _containers: "unlimited" if entity["used"] == ULONG_MAX else entity["used"],
             "allowed": _plain("allowed"),
             "refused": _plain("refused"),
         },

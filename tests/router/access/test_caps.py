@@ -290,6 +290,59 @@ def test_sizes_are_announced_and_the_tighter_limit_holds() -> None:
     assert other.sender("q").remote_max_message_size == 0
 
 
+def sizes(world: Network) -> dict[tuple[str | None, str], tuple[int, int]]:
+    """Return what is used and allowed of each size, by the user (None: the tenant), and the limit."""
+    limits = [each for each in snapshot(world.core).limits if each.limit in ("message", "frame", "session_window")]
+    assert {(each.tenant, each.host) for each in limits} <= {("a", None)}
+    return {(each.user, each.limit): (each.used, each.allowed) for each in limits}
+
+
+def test_the_greatest_size_that_somebody_has_is_told_beside_what_is_allowed() -> None:
+    world = network("frame = 8192, session_window = 100", "message = 1000, frame = 4096")
+    assert sizes(world) == {(None, "frame"): (0, 8192), (None, "session_window"): (0, 100)}
+    old = world.client(user="u", hostname="a")
+    old.sender("q")
+    old.receiver("q")
+    world.client(user="u", hostname="b").sender("q")
+    assert sizes(world) == {
+        (None, "frame"): (4096, 8192),
+        (None, "session_window"): (100, 100),
+        ("u", "frame"): (4096, 4096),
+        ("u", "message"): (1000, 1000),
+    }
+    reload(world, "session_window = 50", "message = 500, frame = 1024")
+    new = world.client(user="u", hostname="a")
+    link = new.sender("q")
+    assert link.remote_max_message_size == 500
+    assert sizes(world) == {
+        (None, "session_window"): (100, 50),
+        ("u", "frame"): (4096, 1024),
+        ("u", "message"): (1000, 500),
+    }
+    old.close()
+    assert sizes(world) == {
+        (None, "session_window"): (50, 50),
+        ("u", "frame"): (1024, 1024),
+        ("u", "message"): (500, 500),
+    }
+    link.detach()
+    world.run()
+    assert sizes(world)["u", "message"] == (0, 500)
+    new.close()
+    assert sizes(world) == {(None, "session_window"): (0, 50)}
+
+
+def test_a_link_that_is_older_than_the_limit_of_its_messages_has_none() -> None:
+    world = network()
+    client = world.client(user="u", hostname="a")
+    link = client.sender("q")
+    reload(world, "message = 1000")
+    assert sizes(world) == {(None, "message"): (2**64 - 1, 1000)}
+    link.detach()
+    world.run()
+    assert sizes(world) == {(None, "message"): (0, 1000)}
+
+
 def test_a_message_that_is_too_large_ends_its_link() -> None:
     world = network(user="message = 1000")
     client, receiver = (world.client(user="u", hostname="a") for _ in range(2))

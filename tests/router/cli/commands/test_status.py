@@ -224,12 +224,19 @@ def test_limits_are_shown_if_they_are_asked_for(
     serve: Serve, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = tmp_path / "policy.toml"
-    limits = "connections = 5, links = 9, sessions = 1_000"
+    limits = "connections = 5, links = 9, sessions = 1_000, message = 5_000, frame = 4_096, session_window = 64"
     policy.write_text(f'[[group]]\nname = "g"\nmay = ["dynamic"]\nmanage = ["read"]\nlimits = {{ {limits} }}')
     monkeypatch.setenv("AMQPMESH_URL", serve(policy=PolicyConfig(file=policy)).url)
     said = command("status", "--tenants")
     assert said.status == 0, said.err
-    for name, used, allowed in (("connections", "1", "5"), ("links", "2", "9"), ("sessions", "2", "1,000")):
+    for name, used, allowed in (
+        ("connections", "1", "5"),
+        ("links", "2", "9"),
+        ("sessions", "2", "1,000"),
+        ("message", "5,000", "5,000"),
+        ("frame", "4,096", "4,096"),
+        ("session_window", "64", "64"),
+    ):
         assert row(said.out, "-", "127.0.0.1", name).split()[3:] == [used, allowed, "0"]
     assert "LIMITS" not in command("status").out
     told = json.loads(command("status", "--json").out)["limits"]
@@ -237,6 +244,9 @@ def test_limits_are_shown_if_they_are_asked_for(
         ("connections", 1, 5),
         ("sessions", 2, 1000),
         ("links", 2, 9),
+        ("message", 5000, 5000),
+        ("frame", 4096, 4096),
+        ("session_window", 64, 64),
     ]
 
 
