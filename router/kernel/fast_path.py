@@ -205,7 +205,7 @@ def _relay_transfer(
             if session.wire.waits_for is None and not large:
                 _wait_for_receiver(router, link, route)
         return False
-    if (out.max_message_size and size > out.max_message_size) or (large and out.keeps is not None):
+    if out.max_message_size and size > out.max_message_size:
         return False
     recorder = router.recorder
     if recorder is not None:

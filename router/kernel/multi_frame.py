@@ -106,6 +106,8 @@ def _relay_first(
         pause_ahead(link.sink.pool, router.now)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
+    if out.keeps is not None and not received.settled:
+        out.keeps.keep(tag, data[payload_at:end], True, frame.more)
     session.pass_on(end - payload_at)
     _count_relayed(router, link, out, route, None)
     if not target.woken:
@@ -180,6 +182,8 @@ def _relay_next(
     _goes_to(router, session.wire, wire)
     payload = memoryview(data)[payload_at:end]
     send_transfer(out, wire.out, sent, payload, frame.more, False, None, wire.remote_max_frame_size)
+    if out.keeps is not None and leg.counted:
+        out.keeps.keep(sent.tag, data[payload_at:end], False, frame.more)
     session.pass_on(size)
     if wire.sending and not out.dirty:  # as for a first frame
         router.mark_dirty(out)
