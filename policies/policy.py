@@ -36,11 +36,20 @@ class Policy:
     Rights of all groups of a peer add up. There are no refusals, so the order of groups does not matter.
     """
 
-    def __init__(self, tenants: Sequence[Tenant], groups: Sequence[Group], exports: Exports = NO_EXPORTS) -> None:
-        """Args: tenants: in the order in which they are tried; none: each peer is in the operator's."""
+    def __init__(
+        self,
+        tenants: Sequence[Tenant],
+        groups: Sequence[Group],
+        exports: Exports = NO_EXPORTS,
+        secret: bytes = b"",
+    ) -> None:
+        """Args: tenants: in the order in which they are tried; none: each peer is in the operator's.
+        secret: made of the policy's text: all routers that have it have the same one, and no tenant knows it.
+        """
         self.tenants = tuple(tenants)
         self.groups = tuple(groups)
         self.exports = exports
+        self.secret = secret
         self._ways = PeerIndex(((tenant, match), match.conditions) for tenant in self.tenants for match in tenant.match)
         self._by_name = {(each.tenant, each.name): each for each in self.groups}
         self._by_key = {each.key: each for each in self.tenants}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -232,7 +233,9 @@ def policy_of(data: bytes, file: Path) -> PolicyText:
     number = raw.pop("version", 0)
     if type(number) is not int or not 0 <= number <= MAX_NUMBER:
         raise ConfigError(str(file), "version", f"must be a number from 1 to {MAX_NUMBER}")
-    return PolicyText(parse_policy(raw, file), PolicyVersion.of(data, number), data)
+    # Not the digest: that is shown.
+    policy = parse_policy(raw, file, blake2b(data, person=b"secret").digest())
+    return PolicyText(policy, PolicyVersion.of(data, number), data)
 
 
 def _dots_of_keys(line: bytes) -> int:
@@ -240,10 +243,10 @@ def _dots_of_keys(line: bytes) -> int:
     return (line if line.lstrip().startswith(b"[") else line.rpartition(b"=")[0]).count(b".")
 
 
-def parse_policy(raw: Mapping[str, object], file: Path) -> Policy:
+def parse_policy(raw: Mapping[str, object], file: Path, secret: bytes = b"") -> Policy:
     """Return the policy in a parsed TOML document.
 
-    Args: file: named in errors.
+    Args: file: named in errors. secret: as of `Policy`.
     Raises: ConfigError: as `load_policy`.
     """
     unknown = sorted(raw.keys() - set(_TABLES))
@@ -268,7 +271,7 @@ def parse_policy(raw: Mapping[str, object], file: Path) -> Policy:
         if (tenant, row.name) in groups:
             raise ConfigError(str(file), f"{key}.name", f"the group {row.name} is given twice")
         groups[tenant, row.name] = row.group(key, tenant)
-    return Policy(tuple(found.values()), tuple(groups.values()), exports_of(offers, found, file))
+    return Policy(tuple(found.values()), tuple(groups.values()), exports_of(offers, found, file), secret)
 
 
 def _pattern(text: str | None) -> NamePattern | None:

@@ -68,6 +68,8 @@ class TelemetryPublisher(LinkFactory):
         #: The keys of tenants of which some may listen to their part, by this policy.
         self._tenants: Sequence[str] = (EVERYTHING,)
         self._policy: Policy | None = None
+        #: The secret of the policy, by which tenants get counters of delivery keys.
+        self.key = b""
         #: The most octets that wait for one address.
         self._most = 0
         #: Messages that were dropped; those that the log has told of, and when.
@@ -105,6 +107,7 @@ class TelemetryPublisher(LinkFactory):
         if policy is not self._policy:
             self._tenants = _listening(policy)
             self._policy = policy
+            self.key = b"" if policy is None else policy.secret
         found = set()
         for number, key in enumerate(self._tenants, 1):
             if number % TENANTS_A_STEP == 0:

@@ -13,6 +13,7 @@ import time
 from array import array
 from collections import deque
 from functools import partial
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -77,6 +78,7 @@ class TelemetryWriter:
         #: The segments of those who listen, and the keys of their tenants; None: the records are on the disk alone.
         self._live: LiveSegments | None = None
         self._live_numbers: dict[tuple[str, Kind], int] = {}
+        self._secret = token_bytes(64)
         publisher.limit(config.memory)
         self._wanted: Collection[str] = ()
         self._wall_clock = wall_clock
@@ -349,7 +351,8 @@ class TelemetryWriter:
         if not config.publish:
             self._live = None
         elif self._live is None:
-            self._live = LiveSegments(self._router, self._epoch, sample, self._files.links, self._live_numbers)
+            known = self._files.links
+            self._live = LiveSegments(self._router, self._epoch, sample, known, self._live_numbers, self._secret)
         else:
             self._live.sample = sample
 
@@ -357,7 +360,7 @@ class TelemetryWriter:
         """Offer what was recorded to those who listen."""
         if self._live is not None:
             dropped = self._files.dropped + self._files.refused
-            for tenant, name, octets in self._live.close(now, self._wanted, dropped):
+            for tenant, name, octets in self._live.close(now, self._wanted, dropped, self._publisher.key):
                 self._publisher.offer(tenant, name, octets)
 
     def _miss(self, kind: Kind, count: int, _: int) -> None:

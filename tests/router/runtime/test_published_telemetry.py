@@ -245,6 +245,37 @@ async def test_the_operator_hears_the_part_of_any_tenant(tmp_path: Path) -> None
         assert {each["tenant"] for each in heard.links.values()} == {"pears"}
 
 
+async def test_a_delivery_has_one_key_at_all_routers_that_its_tenant_hears_and_it_tells_no_count(
+    tmp_path: Path,
+) -> None:
+    async with (
+        place(tmp_path, "AB", POLICY) as here,
+        here.client("A", "apples") as near,
+        here.client("B", "apples") as far,
+        here.client("A", "operator") as operator,
+        far.receiver("fruit") as receiver,
+        near.sender("fruit") as sender,
+        near.receiver("$telemetry/apples") as own,
+        operator.receiver("$telemetry") as all_of_it,
+    ):
+        for name in ("$telemetry", "$telemetry/apples"):
+            for router in here.routers.values():
+                await listened(router, name)
+        await pass_messages(sender, receiver, 5)
+        part, whole = Heard(own), Heard(all_of_it)
+        await part.until(10)
+        await whole.until(10)
+        keys, counted = (
+            {name: [hop["counter"] for router, hop in each.hops if router == name] for name in "AB"}
+            for each in (part, whole)
+        )
+        assert keys["A"] == keys["B"]
+        assert counted["A"] == counted["B"] == sorted(counted["A"])
+        assert len(set(keys["A"])) == 5
+        assert not set(keys["A"]) & set(counted["A"])
+        assert {number for _, number in part.links}.isdisjoint(number for _, number in whole.links)
+
+
 SHARED = POLICY.replace(
     'match = [{ listener = "apples" }]\n',
     'match = [{ listener = "apples" }]\nexports = [{ pattern = "fruit", to = "pears", may = ["send", "receive"] }]\n',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import assume, given
@@ -41,7 +42,7 @@ def stored(found: list[tuple[Any, ...]]) -> array[int]:
 
 
 def as_told(hop: dict[str, int], tenant: str) -> dict[str, int]:
-    """Return a hop record as its tenant gets it: links of others have no numbers."""
+    """Return a hop record as its tenant gets it, but for its own numbers: links of others have none."""
 
     def own(name: str, otherwise: int) -> int:
         number = hop[name]
@@ -68,18 +69,84 @@ def test_a_tenant_gets_its_records_and_no_others(found: list[tuple[Any, ...]]) -
             for each in everything
             if tenant in (EVERYTHING, LINKS[each["address"] or each["incoming"]]["tenant"])
         ]
-        assert hops_in(blocks) == expected
         told = [record for each in blocks if each.kind == Kind.LINK for record in each.records()]
         links = {each["number"]: each for each in told}
+        hops = hops_in(blocks)
+        if tenant == EVERYTHING:
+            assert hops == expected
+        else:
+            assert [apart(each) for each in hops] == [apart(each) for each in expected]
+            demand_renamed(hops, expected)
         assert {each["tenant"] for each in told} <= ({"red", "blue", None} if tenant == EVERYTHING else {tenant, None})
-        for each in expected:
+        for each in hops:
             assert {each["incoming"], each["outgoing"], each["address"], each["condition"]} <= {0, *links}
             assert (each["address"] or each["incoming"]) in links
-            assert not each["condition"] or each["condition"] in links
+            assert not each["condition"] or links[each["condition"]]["name"] == "amqp:not-found"
         (end,) = blocks[-1].records()
         assert (end["hops"], end["dropped"]) == (len(expected), 3 if tenant == EVERYTHING else 0)
         assert next(each.first for each in blocks if each.kind == Kind.HOP) == (7 if tenant == EVERYTHING else 0)
     assert set(segments) - {EVERYTHING} == {LINKS[each["address"] or each["incoming"]]["tenant"] for each in everything}
+
+
+NAMING = ("incoming", "outgoing", "address", "condition")
+
+
+def apart(hop: dict[str, int]) -> dict[str, int]:
+    """Return a hop record without the numbers that a tenant has of its own."""
+    return {name: value for name, value in hop.items() if name not in (*NAMING, "counter", "first")}
+
+
+def demand_renamed(hops: list[dict[str, int]], expected: list[dict[str, int]]) -> None:
+    """Demand that links and deliveries have other names: the same ones for the same, and different ones for others."""
+    names: set[tuple[object, ...]] = set()
+    for hop, before in zip(hops, expected, strict=True):
+        names |= {("link", before[each], hop[each]) for each in NAMING}
+        life = before["ingress"], before["epoch"]
+        names.add((life, before["counter"], hop["counter"]))
+        assert bool(hop["first"]) == bool(before["first"])
+    assert len({each[:2] for each in names}) == len({(each[0], each[2]) for each in names}) == len(names)
+    assert {each for each in names if each[0] == "link" and each[1] in (0, FOREIGN)} <= {
+        ("link", 0, 0),
+        ("link", FOREIGN, FOREIGN),
+    }
+
+
+def counters_of(live: LiveSegments, tenant: str, counters: range, key: bytes) -> list[int]:
+    """Return the counters of deliveries as a tenant gets them. Args: counters: as the ingress router counted them."""
+    words = stored([(bytes(14), each, 1, 0, 0, 0, 10) for each in counters])
+    live.take_hops(memoryview(words).cast("B"), 0, len(counters))
+    ((_, _, octets),) = live.close(NOW, [tenant], 0, key)
+    return [each["counter"] for each in hops_in(read(octets, Damage()))]
+
+
+def test_counters_are_the_same_at_each_router_of_a_policy_and_tell_no_order() -> None:
+    one, other = (LiveSegments(each, 1_700_000_000_000, 2**32, LINKS, secret=each.encode()) for each in "AB")
+    counters = range(2**32 - 500, 2**32 + 500)
+    found = counters_of(one, "red", counters, b"policy")
+    assert counters_of(other, "red", counters, b"policy") == found
+    assert len(set(found)) == len(counters)
+    assert not set(found) & set(counters_of(other, "red", counters, b"another"))
+    rising = sum(before < after for before, after in pairwise(found))
+    assert 400 < rising < 600
+    assert sum(abs(before - after) < 2**20 for before, after in pairwise(found)) < 10
+
+
+def test_tenants_cannot_compare_their_numbers() -> None:
+    links = {number: {**LINKS[1], "number": number, "tenant": "ab"[number % 2]} for number in range(2, 1_002)}
+    live = LiveSegments("A", 1_700_000_000_000, 2**32, links)
+    told: dict[str, list[dict[str, Any]]] = {}
+    for number in (*links, *links):
+        live.take(Kind.COUNTS, 0, [{"number": number, "tenant": links[number]["tenant"]}], wanted=True)
+    for tenant, _, octets in live.close(NOW, "ab", 0):
+        told[tenant] = [
+            record for each in read(octets, Damage()) if each.kind == Kind.COUNTS for record in each.records()
+        ]
+    one, other = ([each["number"] for each in told[tenant]] for tenant in "ab")
+    for found in (one, other):
+        assert found[:500] == found[500:]
+        assert len(set(found)) == 500
+        assert 200 < sum(before < after for before, after in pairwise(found[:500])) < 300
+    assert len({*one} & {*other}) < 5
 
 
 def test_segments_of_a_tenant_are_numbered_without_those_of_others() -> None:
@@ -105,6 +172,18 @@ def test_long_names_count_for_the_size_of_a_segment() -> None:
         taken += 1
     ((_, _, octets),) = live.close(NOW, [EVERYTHING], 0)
     assert MOST / 2 < len(octets) < 2 * MOST
+
+
+def test_a_link_keeps_its_number_while_publishing_comes_and_goes_and_policies_change() -> None:
+    numbers: set[int] = set()
+    for key in (b"one", b"other"):
+        live = LiveSegments("A", 1_700_000_000_000, 2**32, LINKS, secret=b"life")
+        words = stored([(bytes(14), 1, 1, 0, 0, 0, 10)])
+        live.take_hops(memoryview(words).cast("B"), 0, 1)
+        ((_, _, octets),) = live.close(NOW, ["red"], 0, key)
+        numbers |= {each["incoming"] for each in hops_in(read(octets, Damage()))}
+    assert len(numbers) == 1
+    assert numbers.isdisjoint(LINKS)
 
 
 def test_a_link_that_ended_is_explained_once_more() -> None:
