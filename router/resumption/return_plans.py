@@ -10,7 +10,7 @@ from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.reattaching import read_map
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
-from amqpmesh.router.kernel import Delivery, FastDelivery, FastLeg, expand_sent, left_in_second, sent_tag
+from amqpmesh.router.kernel import FAILED_STATE, Delivery, FastDelivery, FastLeg, expand_sent, left_in_second, sent_tag
 from amqpmesh.router.resumption.sent_deliveries import WHOLE, SentDelivery, Step, Then
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _OF_ENTRY: Final = 8
 
 #: A delivery that was sent, as the ledger has it.
 Sent: TypeAlias = Delivery | FastDelivery | FastLeg
+
+#: A tuple: each look at a union would make another one, and there are a hundred thousand deliveries to look at.
+_FAST: Final = FastDelivery, FastLeg
 
 
 class Planned(NamedTuple):
@@ -151,7 +154,7 @@ def known_of(entry: Sent, default: bytes, keeps: KeptOctets | None, *, second: b
 
     Args: default, second: as of `SentDelivery`. keeps: has its message, if that is kept.
     """
-    if isinstance(entry, FastDelivery | FastLeg):
+    if isinstance(entry, _FAST):
         tag = sent_tag(entry)
         is_kept = keeps is not None and tag in keeps.messages
         return tag, SentDelivery(True, entry.outcome, None, second, default, is_kept)
@@ -164,6 +167,15 @@ def known_of(entry: Sent, default: bytes, keeps: KeptOctets | None, *, second: b
     if not is_outcome(stated):
         stated = None
     return entry.tag, SentDelivery(entry.complete, leg.outcome, stated, second, default, is_kept)
+
+
+def lane_state(entry: Sent) -> tuple[bytes, bytes | None]:
+    """Return the tag of a delivery on a lane, and its state in our map; None: it is not named, since it has not left
+    as a whole."""
+    if isinstance(entry, _FAST):
+        return sent_tag(entry), entry.outcome or WHOLE
+    tag, known = known_of(entry, FAILED_STATE, None, second=False)
+    return tag, (known.outcome or known.stated or WHOLE) if known.is_whole else None
 
 
 def hand_over(delivery: Delivery, source: SuspendedSource, outgoing: OutgoingLink) -> None:

@@ -47,6 +47,7 @@ from amqpmesh.router.resumption.return_plans import (
     fitting,
     hand_over,
     known_of,
+    lane_state,
     put_off,
     read,
     shortened,
@@ -151,10 +152,9 @@ class ReturningReceivers(LastingSources):
         ours: dict[bytes, bytes] = {}
         named: list[tuple[int, bytes]] = []
         for delivery_id, entry in self._entries(source):
-            tag, known = known_of(entry, source.link.default_outcome, None, second=False)
-            if not known.is_whole:
+            tag, state = lane_state(entry)
+            if state is None:
                 continue
-            state = known.outcome or known.stated or WHOLE
             room -= octets_of(tag, state)
             if room < 0 or len(named) == MOST_READ:  # the neighbour takes a map with more for an incomplete one
                 return LaneMap(ours, named)

@@ -456,11 +456,12 @@ class SuspendedTermini(LastingTermini):
             self._wait()
 
     def _wait(self) -> None:
-        """Have the next time looked at when it comes. Entries that are over do not stay for long."""
-        while self._times and not self._is_kept(self._times[0][1]):
+        """Have the next time looked at when it comes. Entries that are over do not stay for long: those of termini that
+        have gone, or whose time runs anew. So there are at most as many as termini, once they were looked at."""
+        while self._times and not self._counts(*self._times[0]):
             heappop(self._times)
         if len(self._times) > 2 * len(self._suspended) + 64:
-            self._times = [each for each in self._times if self._is_kept(each[1])]
+            self._times = [each for each in self._times if self._counts(*each)]
             self._times.sort()
         if self._errand is not None:
             self._context.cancel(self._errand)
@@ -471,11 +472,15 @@ class SuspendedTermini(LastingTermini):
     def _is_kept(self, terminus: SuspendedTerminus) -> bool:
         return self._suspended.get(terminus.key) is terminus
 
+    def _counts(self, at: float, terminus: SuspendedTerminus) -> bool:
+        """Tell whether a time is that of a terminus which is kept."""
+        return terminus.expires == at and self._is_kept(terminus)
+
     def _expire(self) -> None:
         self._errand = None
         while self._times and self._times[0][0] <= self._context.now:
             at, terminus = heappop(self._times)
-            if self._is_kept(terminus) and terminus.expires == at:
+            if self._counts(at, terminus):
                 self.lapsed += 1
                 self.end(terminus, "its time is over")
         self._wait()

@@ -1,12 +1,22 @@
 """Hundreds of lanes, attached again in parts."""
 
+from __future__ import annotations
+
+import gc
+import sys
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.mesh.routes import BATCH, PAUSE
+from tests.support.worlds.frayed_wires import LATE, RESUME
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 COUNT = 2 * BATCH + BATCH // 2
 
@@ -59,4 +69,50 @@ def test_an_address_whose_last_sender_is_gone_is_not_led_again_when_its_turn_com
     producer.close()
     mesh.advance(10 * PAUSE)
     assert len(snapshot(mesh["A"].core).lanes) <= led
+    mesh.leave()
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """Return how many functions of Python are called."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    gc.collect()
+    gc.disable()  # it would call the finalizers of other tests' objects
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return calls
+
+
+def test_a_connection_that_is_lost_again_and_again_costs_as_much_each_time() -> None:
+    mesh = World("AB", [("A", "B")], mesh=RESUME)
+    consumer, producer = mesh["B"].client(), mesh["A"].client()
+    number = 100
+    for each in range(number):
+        consumer.receiver(f"q{each}", credit=10)
+    links = [producer.sender(f"q{each}") for each in range(number)]
+    mesh.advance(1.0)
+    sent = [producer.send(each) for each in links]
+    mesh.advance(0.1)
+
+    def lose_and_return() -> None:
+        mesh.cut(*mesh.between("A", "B"))
+        mesh.join("A", "B")
+        mesh.advance(1.0)
+
+    # The router that receives keeps the lanes that carried nothing, and gives their time anew with each connection.
+    calls = [calls_of(lose_and_return) for _ in range(4)]
+    for arrival in consumer.take(number):
+        arrival.accept()
+    mesh.advance(0.1)
+    assert all(each.outcome == Accepted() for each in sent)
+    assert max(calls) < 1.5 * calls[0]
+    mesh.advance(LATE)
     mesh.leave()
