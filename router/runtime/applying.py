@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqpmesh.router.access.change import end_logins
-from amqpmesh.router.amqp.errors import CommandError
+from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.config.differences import Difference, differences, in_force, row_pairs
 from amqpmesh.router.config.edits import EditError
 from amqpmesh.router.config.users import Users
@@ -70,8 +70,9 @@ class Applied:
 class ConfigChanges:
     """The changes of one running router; one at a time.
 
-    A change goes in this order: rights and users, which a later failure never gives back; new listeners, whose ports
-    may be in use; then, without a pause, everything else, and last what is removed.
+    A change goes in this order: files are read and checked; new listeners, whose ports may be in use, and another audit
+    log are opened; then, without a pause, rights are taken away, everything else follows, and last what is removed.
+    What may fail comes first: if it does, nothing has changed.
     """
 
     def __init__(
@@ -144,8 +145,19 @@ class ConfigChanges:
             new = await aside(configuration, config)
             return self._finish_reload(running, new, await aside(reader.read, running))
 
-    async def apply(self, config: NewConfig, *, dry_run: bool = False, by: Mapping[str, object] = FROM_FILE) -> Applied:
-        """Put a configuration in force. Args, Returns, Raises: as `Router.apply`. by: for the audit log."""
+    async def apply(
+        self,
+        config: NewConfig,
+        *,
+        dry_run: bool = False,
+        by: Mapping[str, object] = FROM_FILE,
+        follows: bool = False,
+    ) -> Applied:
+        """Put a configuration in force.
+
+        Args, Returns, Raises: as `Router.apply`. by: for the audit log. follows: another worker of this router has it
+            in force already: who has lost rights there has lost them here, whatever fails.
+        """
         async with self._lock, self._policies.changing:
             running, reader = self._begin()
 
@@ -161,9 +173,14 @@ class ConfigChanges:
                 return result
             self._demand_running({})
             with trio.CancelScope(shield=True):  # from here on it is whole
-                running = self._take_away(running, target, read)
-                sockets = await self._listen(running, target)
+                try:
+                    sockets = await self._listen(running, target)
+                except (OSError, ConfigError):
+                    if follows:
+                        self._take_away(running, target, read)
+                    raise
                 self._demand_running(sockets)
+                running = self._take_away(running, target, read)
                 self._commit(running, target, read, sockets)
                 if config is not None:
                     self._given, self.marks = target, Marks()
@@ -198,9 +215,9 @@ class ConfigChanges:
                 return result
             self._demand_running({})
             with trio.CancelScope(shield=True):  # from here on it is whole
-                running = self._take_away(running, target, read)
                 sockets = await self._listen(running, target)
                 self._demand_running(sockets)
+                running = self._take_away(running, target, read)
                 self._commit(running, target, read, sockets, keep_costs=True)
                 self.marks = marks
                 self._tell(result, by)
@@ -290,7 +307,31 @@ class ConfigChanges:
         self._driver.settle()
         return [] if new is None else [each.key for each in differences(running, new)]
 
-    # ------------------------------------------------------------------------------------------------- what is first
+    # ------------------------------------------------------------------------------------------------ what may fail
+
+    async def _listen(self, running: RouterConfig, target: RouterConfig) -> dict[ListenerConfig, list[socket.socket]]:
+        """Listen at all new places, and open another audit log. Raises: OSError: a port is in use; ConfigError: the
+        audit log cannot be opened. Then none of them is.
+        """
+        shared = target.worker is not None
+        leaving = [
+            self._edge.listener_of(old)
+            for old, new in row_pairs(running, target, "listeners")
+            if old is not None and (new is None or _moves(old, new))
+        ]
+        found: dict[ListenerConfig, list[socket.socket]] = {}
+        with ExitStack() as undoing:
+            undoing.callback(self._observers.drop_opened)
+            await self._observers.open_audit(target)
+            for old, new in row_pairs(running, target, "listeners"):
+                if new is not None and (old is None or _moves(old, new)):
+                    found[new] = await listening_at(new.endpoint, shared=shared, beside=leaving)
+                    for each in found[new]:
+                        undoing.callback(each.close)
+            undoing.pop_all()
+        return found
+
+    # ------------------------------------------------------------------------------------------- what does not fail
 
     def _take_away(self, running: RouterConfig, target: RouterConfig, read: Reloaded) -> RouterConfig:
         """Put policies and secrets in force, and take away the rights that users and listeners lose.
@@ -335,32 +376,6 @@ class ConfigChanges:
             credentials = replace(before, users=users)
         self._edge.change_listener(self._edge.listener_of(old), narrow, credentials, None)
         return narrow
-
-    # ------------------------------------------------------------------------------------------------ what may fail
-
-    async def _listen(self, running: RouterConfig, target: RouterConfig) -> dict[ListenerConfig, list[socket.socket]]:
-        """Listen at all new places, and open another audit log. Raises: OSError: a port is in use; ConfigError: the
-        audit log cannot be opened. Then none of them is.
-        """
-        shared = target.worker is not None
-        leaving = [
-            self._edge.listener_of(old)
-            for old, new in row_pairs(running, target, "listeners")
-            if old is not None and (new is None or _moves(old, new))
-        ]
-        found: dict[ListenerConfig, list[socket.socket]] = {}
-        with ExitStack() as undoing:
-            undoing.callback(self._observers.drop_opened)
-            await self._observers.open_audit(target)
-            for old, new in row_pairs(running, target, "listeners"):
-                if new is not None and (old is None or _moves(old, new)):
-                    found[new] = await listening_at(new.endpoint, shared=shared, beside=leaving)
-                    for each in found[new]:
-                        undoing.callback(each.close)
-            undoing.pop_all()
-        return found
-
-    # ------------------------------------------------------------------------------------------- what does not fail
 
     def _commit(
         self,

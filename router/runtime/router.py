@@ -306,14 +306,11 @@ class Router(LinkFactory):
     async def apply(self, config: NewConfig = None, *, dry_run: bool = False) -> Applied:
         """Put a configuration in force without a restart, as a whole or not at all; read all files again, too.
 
-        Rights that are taken away come first, and no later failure gives them back.
-
         Args: config: the new configuration, its file, or a function that reads it in a thread; None: the one in force.
             dry_run: compare only.
         Returns: what differs, and which differences wait for a restart.
-        Raises: ConfigError: it, or a file that it names, is not valid; then nothing has changed. OSError: a listener
-            could not be bound, with its URL; ConfigError: the audit log could not be opened; then only rights have
-            changed. CommandError: the router does not run.
+        Raises: ConfigError: it, or a file that it names, is not valid, or the audit log could not be opened. OSError: a
+            listener could not be bound, with its URL. CommandError: the router does not run. Then nothing has changed.
         """
         if not self._accepting:
             raise CommandError(ENDS)

@@ -88,15 +88,30 @@ class SharedConfig:
 
     def write(self, state: SharedState) -> None:
         """Write the file, as a whole. Raises: OSError."""
+        self.publish(self.prepare(state))
+
+    def prepare(self, state: SharedState) -> Path:
+        """Write a file beside it, which `publish` puts in its place: what may fail before workers are changed.
+
+        Raises: OSError: the disk is full; then nothing is left of it.
+        """
         texts = {name: "\n".join(lines(getattr(state, name), brief=True)) for name in ("wanted", "running")}
         descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=f".{NAME}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
                 counts = {"applied": state.applied, "changed": state.changed, "users": state.users}
                 json.dump({**counts, "costs": dict(state.costs), **texts}, stream)
-            os.replace(temporary, self.folder / NAME)
         except OSError:
             os.unlink(temporary)
+            raise
+        return Path(temporary)
+
+    def publish(self, prepared: Path) -> None:
+        """Put a prepared file in force. Raises: OSError; then it is gone."""
+        try:
+            prepared.replace(self.folder / NAME)
+        except OSError:
+            prepared.unlink()
             raise
 
     @asynccontextmanager

@@ -54,13 +54,19 @@ async def apply_file(
     async with shared.locked():
         state = await _followed(changes, shared)
         wanted = await aside(lambda _: source.read(), None)
-        result = await changes.apply(shared.part_of(wanted), dry_run=dry_run, by=by)
-        if not dry_run:
-            running = whole_in_force(state.running, wanted, changes.worker)
-            after = SharedState(state.applied + 1, wanted, running, changed=state.changed, users=state.users)
-            await aside(shared.write, after)
-            changes.followed = state.applied + 1
-            shared.tell()
+        if dry_run:
+            return await changes.apply(shared.part_of(wanted), dry_run=True, by=by)
+        running = whole_in_force(state.running, wanted, changes.worker)
+        after = SharedState(state.applied + 1, wanted, running, changed=state.changed, users=state.users)
+        prepared = await aside(shared.prepare, after)  # first: if the disk is full, no worker changes
+        try:
+            result = await changes.apply(shared.part_of(wanted), by=by)
+        except BaseException:
+            prepared.unlink()
+            raise
+        shared.publish(prepared)
+        changes.followed = state.applied + 1
+        shared.tell()
     return result
 
 
@@ -155,7 +161,7 @@ async def _followed(changes: ConfigChanges, shared: SharedConfig) -> SharedState
     """Follow the shared configuration, and return it."""
     state = await aside(lambda _: shared.read(), None)
     if state.applied != changes.followed:
-        await changes.apply(shared.part_of(state.wanted))
+        await changes.apply(shared.part_of(state.wanted), follows=True)
         changes.followed = state.applied
     if state.users != changes.followed_users:
         files = [file for each in changes.config.listeners for file in each.users_files]

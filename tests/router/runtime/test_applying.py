@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqpmesh import ConnectionClosedError, ListenerConfig, Message, Router, SaslError, connect
+from amqpmesh import ConnectionClosedError, LinkDetachedError, ListenerConfig, Message, Router, SaslError, connect
 from amqpmesh.router.amqp.errors import CommandError, ConfigError
 from amqpmesh.router.amqp.standard.performatives import Open
 from amqpmesh.router.config.address import AddressConfig
@@ -191,7 +191,7 @@ async def test_clients_that_wait_while_their_listener_moves_are_those_of_the_lis
                 await trio.sleep(0.001)
 
 
-async def test_a_port_in_use_undoes_all_but_what_takes_rights_away(tmp_path: Path) -> None:
+async def test_a_port_in_use_undoes_all_and_takes_no_rights_away(tmp_path: Path) -> None:
     for name in ("old", "new"):
         add_user(tmp_path / f"{name}.toml", "alice", "secret", 4096)
     add_user(tmp_path / "old.toml", "bob", "secret", 4096)
@@ -212,25 +212,31 @@ async def test_a_port_in_use_undoes_all_but_what_takes_rights_away(tmp_path: Pat
                     ListenerConfig(url=url, name="taken"),
                 ),
             )
-            async with connect(there, user="alice", password="secret") as alice, alice.receiver("q") as receiver:
-                with pytest.raises(ConnectionClosedError):
-                    async with connect(there, user="bob", password="secret") as bob, bob.receiver("q") as his:
-                        with pytest.raises(OSError, match="in use") as failure:
-                            await router.apply(wanted)
-                        await his.receive()
+            async with (
+                connect(there, user="alice", password="secret") as alice,
+                alice.receiver("q") as receiver,
+                connect(there, user="bob", password="secret") as bob,
+            ):
+                with pytest.raises(OSError, match="in use") as failure:
+                    await router.apply(wanted)
                 assert failure.value.errno == errno.EADDRINUSE
                 assert failure.value.filename == url
-                (kept,) = router.config.listeners
-                assert kept == replace(before.listeners[0], manage=False)
-                assert router.config.drain == before.drain
+                assert router.config == before
                 assert [each.name for each in router.listeners] == ["x"]
-                with pytest.raises(SaslError):
-                    async with connect(there, user="bob", password="secret") as bob, bob.receiver("q"):
-                        pass
+                async with bob.receiver("r"):
+                    pass
+                async with connect(there, user="bob", password="secret") as again, again.receiver("r"):
+                    pass
                 # Once the port is free, the same file is applied.
                 taken.close()
                 await router.apply(wanted)
                 assert [each.name for each in router.listeners] == ["x", "free", "taken"]
+                with pytest.raises((ConnectionClosedError, LinkDetachedError)):
+                    async with bob.receiver("r") as his:
+                        await his.receive()
+                with pytest.raises(SaslError):
+                    async with connect(there, user="bob", password="secret") as again, again.receiver("r"):
+                        pass
                 async with alice.sender("q") as sender:
                     sent = await sender.transfer("x")
                     (await receiver.receive()).accept()

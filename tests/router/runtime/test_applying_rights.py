@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,18 @@ from typing import Any
 import pytest
 import trio
 
-from amqpmesh import ConfigError, Connection, ConnectionClosedError, LinkDetachedError, Message, Router, connect
+from amqpmesh import (
+    Accepted,
+    ConfigError,
+    Connection,
+    ConnectionClosedError,
+    LinkDetachedError,
+    Message,
+    Receiver,
+    Router,
+    Sender,
+    connect,
+)
 from amqpmesh.router.config.connector import PasswordConfig
 from amqpmesh.router.config.file import AuditConfig, ListenerConfig, PolicyConfig, RouterConfig, TokenKeyConfig
 from amqpmesh.router.config.oauth import TokensConfig
@@ -113,7 +125,7 @@ async def test_the_first_key_and_its_limits_come_while_the_router_runs_and_go_ag
 
 
 @pytest.mark.usefixtures("secrets")
-async def test_a_failed_change_takes_keys_away_and_brings_none_and_the_next_one_puts_that_right() -> None:
+async def test_a_failed_change_takes_no_keys_away_and_brings_none() -> None:
     blocking, listener = taken()
     async with Router(config(key("one"))) as router:
         url = router.listeners[0].url
@@ -122,12 +134,13 @@ async def test_a_failed_change_takes_keys_away_and_brings_none_and_the_next_one_
             with pytest.raises(OSError, match="in the way|use") as error:
                 await router.apply(replace(wanted, listeners=(*wanted.listeners, listener)))
             assert error.value.errno == errno.EADDRINUSE
-        for name in ("one", "two"):
+        for name, answer in (("one", 202), ("two", 401)):
             async with connect(url) as client:
-                assert await status(client, name) == 401
-        await router.apply(config(key("one")))
-        async with connect(url) as client:
-            assert await status(client, "one") == 202
+                assert await status(client, name) == answer
+        await router.apply(config(key("two")))
+        for name, answer in (("one", 401), ("two", 202)):
+            async with connect(url) as client:
+                assert await status(client, name) == answer
 
 
 # ---------------------------------------------------------------------------------------------------------- the policy
@@ -171,6 +184,69 @@ async def test_a_policy_in_a_file_that_is_not_valid_changes_nothing(tmp_path: Pa
         async with client.receiver("q"):
             pass
         assert router.config.policy == held
+
+
+@pytest.mark.parametrize(("before", "after"), [("#", "mine"), ("mine", "#")])
+async def test_a_failed_change_leaves_the_policy_of_before_in_force_for_messages_that_pass_meanwhile(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """The other policy permits less, and more."""
+    blocking, listener = taken()
+    held, wanted = policy(tmp_path / "one.toml", before), policy(tmp_path / "two.toml", after)
+    for each in (held, wanted):
+        each.file.write_text(each.file.read_text().replace('["q"]', '["#"]'))
+    over = trio.Event()
+    came: list[object] = []
+
+    async def receive(receiver: Receiver) -> None:
+        with suppress(LinkDetachedError):  # once the change is made
+            async for delivery in receiver:
+                came.append(delivery.message.body)
+                delivery.accept()
+
+    async def send(sender: Sender) -> None:
+        while not over.is_set():
+            sent = await sender.transfer("x")
+            assert await sent.outcome() == Accepted()
+
+    async def may_receive(address: str) -> bool:
+        try:
+            async with client.receiver(address):
+                return True
+        except LinkDetachedError:
+            return False
+
+    async with (
+        Router(ruled(policy=held)) as router,
+        connect(router.listeners[0].url) as client,
+        client.receiver("q" if before == "#" else "mine") as receiver,
+        client.sender("q" if before == "#" else "mine") as sender,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(receive, receiver)
+        async with trio.open_nursery() as sending:
+            sending.start_soon(send, sender)
+            await until(lambda: len(came) > 3)
+            for _ in range(3):
+                with pytest.raises(OSError, match="use"):
+                    await router.apply(ruled(listener, policy=wanted))
+                with pytest.raises(ConfigError, match="audit.file"):
+                    none = AuditConfig(file=tmp_path / "none" / "x.jsonl")
+                    await router.apply(ruled(policy=wanted, audit=none))
+                assert router.config == ruled(policy=held)
+                (told,) = router.statistics().policies
+                assert told.file == str(held.file)
+                assert await may_receive("other") is (before == "#")
+                so_far = len(came)
+                await until(lambda so_far=so_far: len(came) > so_far + 3)
+            router.reload()
+            assert await may_receive("other") is (before == "#")
+            over.set()
+        blocking.close()
+        await router.apply(ruled(listener, policy=wanted))
+        assert await may_receive("other") is (after == "#")
+        assert [each.name for each in router.listeners] == ["amqp", "in the way"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_first_policy_and_the_end_of_it_wait_for_a_restart_and_say_why(tmp_path: Path) -> None:

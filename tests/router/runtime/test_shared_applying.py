@@ -1,0 +1,107 @@
+"""A configuration that is applied in a router with workers, and what cannot be done at one of them."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from amqpmesh import ConfigError, LinkDetachedError, Router, RouterConfig, connect
+from amqpmesh.router.config.file import AuditConfig, PolicyConfig
+from amqpmesh.router.config.workers import worker_config
+from amqpmesh.router.runtime import poller
+from amqpmesh.router.runtime.audit_file import file_of
+from amqpmesh.router.runtime.reload import ConfigSource
+from amqpmesh.router.runtime.router import changes_of
+from amqpmesh.router.runtime.shared_config import SharedConfig
+from amqpmesh.router.runtime.source_changes import apply_file, follow
+from tests.support.worlds.sibling_workers import router_config, workers
+
+pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no epoll")
+
+
+def policy(file: Path, receive: str) -> PolicyConfig:
+    file.write_text(f'[[group]]\nname = "g"\nsend = ["#"]\nreceive = ["{receive}"]\n')
+    return PolicyConfig(file=file)
+
+
+def give_source(routers: list[Router], folder: Path, started: RouterConfig, wanted: RouterConfig) -> list[ConfigSource]:
+    """Have workers share a configuration, whose file has changed to another one. They tell each other nothing."""
+
+    def source(number: int) -> ConfigSource:
+        shared = SharedConfig(
+            folder, started, lambda whole: worker_config(whole, number, len(routers), folder), lambda: None
+        )
+        return ConfigSource(None, lambda: wanted, lambda _: None, shared)
+
+    found = [source(number) for number in range(1, len(routers) + 1)]
+    for router, each in zip(routers, found, strict=True):
+        router.source = each
+    return found
+
+
+async def may_receive(router: Router, address: str) -> bool:
+    try:
+        async with connect(router.listeners[0].url) as client, client.receiver(address):
+            return True
+    except LinkDetachedError:
+        return False
+
+
+async def test_a_full_disk_changes_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = router_config(policy=policy(tmp_path / "one.toml", "old"))
+    wanted = replace(started, policy=policy(tmp_path / "two.toml", "new"))
+    async with workers(started, tmp_path) as routers:
+        sources = give_source(routers, tmp_path, started, wanted)
+
+        def prepare(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as disk:
+            disk.setattr(SharedConfig, "prepare", prepare)
+            with pytest.raises(OSError, match="No space left"):
+                await apply_file(changes_of(routers[0]), sources[0])
+        for each in routers:
+            assert each.config.policy == started.policy
+            assert [await may_receive(each, name) for name in ("old", "new")] == [True, False]
+        await apply_file(changes_of(routers[0]), sources[0])
+        assert sources[1].shared is not None
+        await follow(changes_of(routers[1]), sources[1].shared)
+        for each in routers:
+            assert [await may_receive(each, name) for name in ("old", "new")] == [False, True]
+
+
+async def test_a_change_that_fails_leaves_nothing_for_workers_that_are_started_again(tmp_path: Path) -> None:
+    started = router_config(policy=policy(tmp_path / "one.toml", "old"))
+    none = AuditConfig(file=tmp_path / "none" / "audit.jsonl")
+    wanted = replace(started, policy=policy(tmp_path / "two.toml", "new"), audit=none)
+    async with workers(started, tmp_path) as routers:
+        sources = give_source(routers, tmp_path, started, wanted)
+        there = {each.name for each in tmp_path.iterdir()}
+        with pytest.raises(ConfigError, match="audit.file"):
+            await apply_file(changes_of(routers[0]), sources[0])
+        assert sources[0].shared is not None
+        assert sources[0].shared.read().wanted == started
+        assert {each.name for each in tmp_path.iterdir()} - there <= {"config.lock"}
+        assert [await may_receive(routers[0], name) for name in ("old", "new")] == [True, False]
+
+
+async def test_a_worker_that_follows_takes_rights_away_also_if_it_cannot_open_its_audit_log(tmp_path: Path) -> None:
+    started = router_config(policy=policy(tmp_path / "one.toml", "old"))
+    audit = AuditConfig(file=tmp_path / "audit.jsonl")
+    wanted = replace(started, policy=policy(tmp_path / "two.toml", "new"), audit=audit)
+    file_of(audit, 2).mkdir()
+    async with workers(started, tmp_path) as routers:
+        sources = give_source(routers, tmp_path, started, wanted)
+        await apply_file(changes_of(routers[0]), sources[0])
+        shared = sources[1].shared
+        assert shared is not None
+        with pytest.raises(ConfigError, match="audit.file"):
+            await follow(changes_of(routers[1]), shared)
+        assert [await may_receive(routers[1], name) for name in ("old", "new")] == [False, True]
+        assert [each.config.audit for each in routers] == [audit, None]
+        file_of(audit, 2).rmdir()
+        await follow(changes_of(routers[1]), shared)
+        assert [each.config.audit for each in routers] == [audit, audit]
