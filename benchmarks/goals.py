@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from amqpmesh.router.amqp.standard.definitions import Role
 from benchmarks.bench import Results
 from benchmarks.resumption import case_of
+from benchmarks.suspended import case_of as lone_case
 from benchmarks.tables import table
 
 Take = Callable[[Results], float]
@@ -123,6 +125,10 @@ def _all() -> Iterator[Goal]:
     yield Goal("... resumed in", 5.0, "s", figure("resumption", case, "resume_seconds"))
     yield Goal("... memory of a link", 2_048, "B", figure("resumption", case, "octets"))
     yield Goal("... memory of a delivery", 350, "B", figure("resumption", case, "delivery_octets"))
+    for role in Role:
+        case = lone_case(role)
+        yield Goal(f"{case}: memory of a link", 2_048, "B", figure("suspended", case, "octets"))
+        yield Goal("... memory of a delivery", 350, "B", figure("suspended", case, "delivery_octets"))
     yield Goal("CPU of a message, duplicates by message-id, beyond that of others", 10, "us", duplicates_cost)
     for part, of in (("metrics", "a scrape a second"), ("page", "a reader of the page")):
         yield Goal(f"CPU of a core, 10,000 addresses, {of}", 1.0, "%", most(part, "percent"))

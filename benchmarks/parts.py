@@ -15,6 +15,7 @@ from benchmarks.patterns import patterns
 from benchmarks.processes import Failed
 from benchmarks.resumed_lanes import resumed_lanes
 from benchmarks.resumption import granted, resumption
+from benchmarks.suspended import suspended
 from benchmarks.tables import Figures, table
 from benchmarks.targets import MODES, SHAPES, Target, Traffic, certificate, direct, forwarders, router, routers, under
 from benchmarks.tenants import tenants
@@ -258,6 +259,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "page": page,
     "resumption": resumption,
     "granted": granted,
+    "suspended": suspended,
     "resumed lanes": resumed_lanes,
     "hostile": hostile,
     "recorded": recorded,

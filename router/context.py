@@ -353,8 +353,8 @@ class Context:
 
     def dismantle_connection(self, record: ConnectionRecord) -> None:
         """Dismantle a connection whose transport is gone, and whose links have ended."""
-        is_client = record.listener is not None and record.role == "normal"
-        record.dismantle(is_needed=is_client and self.termini.has_any_of(record))
+        record.dismantle()
+        self.termini.replace_connection(record)
 
     # --------------------------------------------------------------------------------------------------- detached links
 

@@ -18,10 +18,13 @@ from amqpmesh.router.amqp.session import Session
 from amqpmesh.router.amqp.standard.definitions import Role
 
 if TYPE_CHECKING:
-    from amqpmesh.router.amqp.link import Link, Receiver
+    from amqpmesh.router.amqp.link import Link, Receiver, Sender
 
 #: In place of the termini of links whose connections are gone; nothing is ever added to its map.
 _GONE: Final = Terminus("", Role.RECEIVER)
+
+#: In place of the ledgers of deliveries that came over connections that are gone; nothing is ever added to it.
+_NOTHING: Final = kernel.Ledger()
 
 
 def dismantle_connection(connection: Connection) -> None:
@@ -88,13 +91,23 @@ def replace_session(link: Receiver) -> None:
     link.terminus, link.announced_limits = _GONE, _limits(link.shown_limit)
 
 
-def replace_connection(connection: Connection) -> Connection:
-    """Dismantle a connection some of whose links are kept without it. Returns: what stands for it from now on."""
-    gone = gone_session(connection.remote_max_frame_size)
-    sessions = connection.channels.sessions
-    dismantle_connection(connection)
-    for session in sessions:
-        for name, value in vars(gone).items():
-            if name != "flow_state":  # deliveries that were sent stay in its ledger
-                setattr(session, name, value)
-    return gone.connection
+def reduce_session(link: Sender, nowhere: kernel.KernelSession) -> None:
+    """Let a link of a lost connection keep no more of its session than the ledger of the deliveries that it has sent.
+
+    Without any it keeps nothing of the session. Args: nowhere: a session of the same router that no frame names.
+    """
+    state, session = link.flow_state, link.session
+    ledgers = session.flow_state
+    if state.session is not ledgers:
+        return
+    gone = gone_session(session.connection.remote_max_frame_size)
+    if not (ledgers.outgoing or state.unsettled or state.outstanding):
+        link.session, state.session, link.terminus = gone, gone.flow_state, _GONE
+        return
+    for name, value in vars(gone).items():
+        if name != "flow_state":
+            setattr(session, name, value)
+    link.terminus, ledgers.links = _GONE, gone.flow_state.links
+    ledgers.wire, ledgers.woken = nowhere.wire, True  # as if it were to be flushed: it never is
+    if not ledgers.incoming:
+        ledgers.incoming = _NOTHING

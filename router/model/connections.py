@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 from weakref import ref
 
 from amqpmesh.policies.access import Peer
-from amqpmesh.router.amqp.dismantling import dismantle_connection, replace_connection
+from amqpmesh.router.amqp.dismantling import dismantle_connection
 from amqpmesh.router.config.connector import ConnectorConfig
 from amqpmesh.router.kernel import Budget
 from amqpmesh.router.model.lane import tenant_of
@@ -48,10 +48,6 @@ class Freed:
 
     def __init__(self) -> None:
         self.count = 0
-
-
-#: The links of connections that are gone; nothing is ever added to them.
-_NONE: Final[dict[Any, Any]] = {}
 
 
 class ConnectionRecord:
@@ -217,20 +213,10 @@ class ConnectionRecord:
         if not self.own:
             self.freed.count += 1
 
-    def dismantle(self, *, is_needed: bool) -> None:
-        """Cut the references from its parts: its transport is gone, and its deliveries have ended.
-
-        Args: is_needed: links of it are kept, and refer to it.
-        """
-        if is_needed:
-            self.engine = replace_connection(self.engine)
-            if not (self.incoming or self.outgoing or self.detached_unsettled):
-                self.incoming, self.outgoing, self.detached_unsettled = _NONE, _NONE, _NONE
-                self.unsettled_after_detach = _NONE
-            self.closed = None
-        else:
-            dismantle_connection(self.engine)
-        self.stalled = _NONE if is_needed else {}
+    def dismantle(self) -> None:
+        """Cut the references from its parts: its transport is gone, and its deliveries have ended."""
+        dismantle_connection(self.engine)
+        self.stalled = {}
         self.unfinished = None
 
     @property

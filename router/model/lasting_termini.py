@@ -138,8 +138,8 @@ class LastingTermini(Protocol):
     def move_now(self, terminus: SuspendedTerminus) -> None:
         """Move the deliveries of a terminus, which are to be resumed over another link."""
 
-    def has_any_of(self, record: ConnectionRecord) -> bool:
-        """Tell whether a terminus is kept whose link was of a connection."""
+    def replace_connection(self, record: ConnectionRecord) -> None:
+        """Have termini refer to little of a connection that is gone, in steps. Its links have ended."""
 
     def make_room(self) -> Steps[None]:
         """Give up termini until the limits are kept: those of the holder that has most deliveries, its oldest first."""

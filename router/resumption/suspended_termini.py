@@ -11,7 +11,6 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from amqpmesh.router.amqp.dismantling import replace_session
 from amqpmesh.router.amqp.standard.definitions import SENDER
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.config.address import Resumption
@@ -29,6 +28,7 @@ from amqpmesh.router.model.lasting_termini import (
 )
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 from amqpmesh.router.model.node import DynamicNode
+from amqpmesh.router.resumption.former_connections import FormerConnections, reduce_incoming, reduce_outgoing
 from amqpmesh.router.resumption.returning_receivers import ReturningReceivers
 from amqpmesh.router.telemetry.schema import Happening
 
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.node import Node
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take. `OF_RELAY`: a
-#: delivery that came, and that the router had to decide about. `OF_CONNECTION`: what stays of a lost connection as long
-#: as one of its links has a terminus: its record, and the ledgers of its sessions if they may have deliveries yet.
-OF_CONNECTION: Final = 2_048
+#: delivery that came, and that the router had to decide about.
 OF_TERMINUS: Final = 2_048
 OF_DELIVERY: Final = 350
 OF_RELAY: Final = 2_048
@@ -113,8 +111,7 @@ class SuspendedTermini(LastingTermini):
         self._nowhere = KernelSession(0)
         self._nowhere.wire.router = context.kernel
         self._memory = Budget(context.budget.limit, context.budget)
-        #: The connections that the termini had last, each with the number of these.
-        self._connections: dict[ConnectionRecord, int] = {}
+        self._connections = FormerConnections(self._memory)
 
     @property
     def granted(self) -> int:
@@ -286,12 +283,25 @@ class SuspendedTermini(LastingTermini):
                 endpoint = terminus.link.endpoint
                 if endpoint.flow_state.record is None:  # it is dismantled
                     endpoint.flow_state = terminus.holder
-                    if terminus.link.connection.lost and terminus.link.lane is None:
-                        replace_session(endpoint)
 
-    def has_any_of(self, record: ConnectionRecord) -> bool:
-        """Tell whether a terminus is kept whose link was of a connection."""
-        return record in self._connections
+    def replace_connection(self, record: ConnectionRecord) -> None:
+        """Have termini refer to little of a connection that is gone, as `LastingTermini.replace_connection` does."""
+        if record.listener is not None and record.role == "normal" and self._connections.has_any_of(record):
+            self._context.chores.do(self._connections.replace(record, self._reduce))
+
+    def _reduce(self, terminus: SuspendedTerminus) -> None:
+        """Let a terminus whose connection is gone keep no more of its former link than it needs."""
+        if isinstance(terminus, SuspendedSource):
+            if not self.sources.coming(terminus.link):
+                reduce_outgoing(terminus.link, self._nowhere)
+        elif isinstance(terminus, SuspendedTarget):
+            endpoint = terminus.link.endpoint
+            if not (terminus.is_moved or terminus.link.has_unsettled):  # it was detached before
+                self.move_now(terminus)
+                if endpoint.flow_state.record is None:
+                    endpoint.flow_state = terminus.holder
+            if endpoint.flow_state is terminus.holder:
+                reduce_incoming(terminus.link)
 
     def _move(self, terminus: SuspendedTarget, most: int) -> None:
         """Move deliveries to where no frame can name them. Args: most: of them."""
@@ -329,10 +339,7 @@ class SuspendedTermini(LastingTermini):
         self._most_deliveries += unsettled
         terminus.octets = OF_TERMINUS + OF_DELIVERY * unsettled
         self._memory.add(terminus.octets)
-        of_connection = self._connections.get(link.connection, 0)
-        self._connections[link.connection] = of_connection + 1
-        if not of_connection:
-            self._memory.add(OF_CONNECTION)
+        self._connections.add(terminus)
         if has_time:
             self._begin_time(terminus)
         else:
@@ -426,11 +433,7 @@ class SuspendedTermini(LastingTermini):
         self._most_deliveries -= terminus.counted
         self._memory.add(-terminus.octets)
         link = terminus.link
-        of_connection = self._connections.pop(link.connection) - 1
-        if of_connection:
-            self._connections[link.connection] = of_connection
-        else:
-            self._memory.add(-OF_CONNECTION)
+        self._connections.remove(terminus)
         if isinstance(terminus, SuspendedTarget) and terminus.holder is not terminus.link.endpoint.flow_state:
             terminus.link.endpoint.flow_state.add_counts(terminus.holder)
         untimed = self._untimed.get(link.connection)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import tracemalloc
 from dataclasses import replace
 
 import pytest
 
 from amqpmesh.router.amqp.codec.types import Described, Extension, Symbol
 from amqpmesh.router.amqp.codec.values import encode
-from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified
-from amqpmesh.router.amqp.standard.messaging import Source, Target
+from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.kernel import Budget
 from amqpmesh.router.management.changed_config import put_in_force
-from tests.router.resumption.test_returning_senders import CLOSE, WHOLE, Roaming, as_map, tag
+from tests.router.resumption.test_returning_senders import WHOLE, Roaming, as_map, tag
 from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import FAILED, RoamingReceiver
-from tests.support.peers.scripted import attached
 from tests.support.worlds.network import Network
 
 
@@ -136,41 +132,3 @@ def test_an_outcome_that_comes_while_a_sender_is_away_is_one_that_its_frames_had
     assert as_map(r.back({tag(0): None})) == {tag(0): outcome}
     r.resume(0)
     r.finish()
-
-
-def lose_links(network: Network, role: Role, count: int) -> None:
-    """Attach links, each over a connection of its own, and lose these. Args: role: of the peers."""
-    terminus = Target if role is Role.SENDER else Source
-    kept = terminus(address="q", expiry_policy=CLOSE, timeout=30)
-    terms = {terminus.__name__.lower(): kept}
-    for number in range(count):
-        end = Intruder(network, shares=True)
-        end.peer.open()
-        end.peer.begin()
-        end.peer.write(attached(role, "q", name=f"link {number}", **terms))
-        end.peer.hear()
-        end.leave()
-
-
-@pytest.mark.parametrize(("role", "most"), [(Role.SENDER, 2_900), (Role.RECEIVER, 4_800)])
-def test_what_is_kept_counts_as_much_as_it_takes(role: Role, most: int) -> None:
-    """Of a link that was the only one of its connection little stays but itself. Args: most: octets."""
-    network, count = Network(), 100
-    network.client().receiver("q")  # so that the node stays
-    termini, budget = network.core.context.termini, network.core.context.budget
-    lose_links(network, role, count)
-    network.advance(31.0)  # what is made only once is there now
-    assert budget.used == termini.suspended_number == 0
-    gc.collect()
-    tracemalloc.start()
-    try:
-        lose_links(network, role, count)
-        gc.collect()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert termini.suspended_number == count
-    assert taken < most * count
-    assert 0.5 * taken < budget.used < 2.5 * taken
-    network.advance(31.0)
-    assert budget.used == 0

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.lasting_sources import SuspendedSource
+from amqpmesh.router.resumption.former_connections import OF_CONNECTION
 from amqpmesh.router.resumption.kept_octets import KeptOctets
-from amqpmesh.router.resumption.suspended_termini import OF_CONNECTION, OF_DELIVERY, OF_RELAY, OF_TERMINUS
+from amqpmesh.router.resumption.suspended_termini import OF_DELIVERY, OF_RELAY, OF_TERMINUS
 
 if TYPE_CHECKING:
     from amqpmesh.router.config.resumption import ResumptionConfig
