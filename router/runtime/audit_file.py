@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from amqpmesh.router.amqp.errors import ConfigError
+
 if TYPE_CHECKING:
     from amqpmesh.router.config.observability import AuditConfig
 
@@ -19,6 +21,37 @@ MODE: Final = 0o600
 def file_of(config: AuditConfig, worker: int | None) -> Path:
     """Return the path of the file. Args: worker: the number of the worker that writes it; None: there are none."""
     return config.file if worker is None else config.file.with_suffix(f".{worker}{config.file.suffix}")
+
+
+def demand_writable(config: AuditConfig, workers: int) -> None:
+    """Check that all workers of a router can open their files, whether or not they write them now.
+
+    Raises: ConfigError: one cannot; then none is created.
+    """
+    created: list[Path] = []
+    try:
+        for number in range(1, workers + 1):
+            path = file_of(config, number)
+            is_new = not path.exists()
+            try:
+                os.close(_opened(path))
+            except OSError as error:
+                raise ConfigError(str(path), "audit.file", error.strerror or str(error)) from None
+            if is_new:
+                created.append(path)
+    except ConfigError:
+        for path in created:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _opened(path: Path) -> int:
+    """Open a file to append to it; create it if necessary. Raises: OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, MODE)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(None, "is no regular file", str(path))
+    return file
 
 
 class AuditFile:
@@ -39,11 +72,8 @@ class AuditFile:
         """Open the file, which is created if necessary; do nothing if it is open."""
         if self._file is not None:
             return
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        file = os.open(self.path, flags, MODE)
+        file = _opened(self.path)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise OSError(None, "is no regular file", str(self.path))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

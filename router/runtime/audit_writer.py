@@ -76,7 +76,7 @@ class AuditWriter:
     def writes(self, config: RouterConfig) -> bool:
         """Tell whether the audit log of a configuration is in the same file."""
         number = None if config.worker is None else config.worker.number
-        return config.audit is not None and file_of(config.audit, number) == self.path
+        return config.audit is not None and _found(file_of(config.audit, number)) == _found(self.path)
 
     @property
     def path(self) -> Path:
@@ -203,3 +203,8 @@ class AuditWriter:
             left -= len(line)
             self._written += len(line)
         return True
+
+
+def _found(file: Path) -> Path:
+    """Return the path of a file by its real directory: one file may be named in several ways."""
+    return file.parent.resolve() / file.name

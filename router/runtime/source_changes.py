@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.router.config.differences import differences
@@ -12,6 +13,7 @@ from amqpmesh.router.io.threads import aside
 from amqpmesh.router.management.runtime_marks import Marks, marks_between
 from amqpmesh.router.management.service import NOT_IMPLEMENTED, RequestError
 from amqpmesh.router.runtime.applying import FROM_FILE, Applied, check_count, check_in_force
+from amqpmesh.router.runtime.audit_file import demand_writable
 from amqpmesh.router.runtime.shared_config import SharedState, whole_in_force
 from amqpmesh.router.runtime.shared_costs import at_costs, kept, share_cost
 
@@ -56,6 +58,9 @@ async def apply_file(
         wanted = await aside(lambda _: source.read(), None)
         if dry_run:
             return await changes.apply(shared.part_of(wanted), dry_run=True, by=by)
+        audit, before = wanted.audit, state.running.audit
+        if audit is not None and (before is None or audit.file != before.file):
+            await aside(partial(demand_writable, audit), changes.worker.count)
         running = whole_in_force(state.running, wanted, changes.worker)
         after = SharedState(state.applied + 1, wanted, running, changed=state.changed, users=state.users)
         prepared = await aside(shared.prepare, after)  # first: if the disk is full, no worker changes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqpmesh.router.io.dialing import LASTING
 from amqpmesh.router.logs import event_log
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class TenantConnectors:
         failures = 0
         with scope:
             while True:
+                began = trio.current_time()
                 try:
                     why = await self._connect(tenant, partial(self._records.__setitem__, tenant))
                 except trio.TooSlowError:
@@ -116,8 +118,11 @@ class TenantConnectors:
                     log.error("internal error", exception=fault, connector=self._connector, tenant=tenant)
                     why = "a fault of this router"
                 finally:
-                    self._records.pop(tenant, None)
+                    record = self._records.pop(tenant, None)
                     self._tried.add(tenant)
+                was_open = record is not None and record.engine.remote is not None
+                if was_open and trio.current_time() - began >= LASTING:
+                    failures = 0
                 failures += 1
                 pause = self._backoff.pause(failures)
                 log.info(

@@ -294,6 +294,18 @@ async def test_an_audit_log_begins_goes_to_another_file_and_ends_without_a_resta
     assert changes(two.file) == [*moved, OPENED, told("audit")]
 
 
+async def test_an_audit_log_that_is_named_in_another_way_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").symlink_to(tmp_path)
+    one = AuditConfig(file=tmp_path / "one.jsonl")
+    async with Router(ruled(audit=one)) as router:
+        for name in ("x/../one.jsonl", "y/one.jsonl", "one.jsonl"):
+            assert not (await router.apply(ruled(audit=AuditConfig(file=tmp_path / name)))).waiting
+            async with connect(router.listeners[0].url):
+                pass
+    assert changes(one.file) == [("configuration changed", "audit.file"), OPENED] * 3
+
+
 async def test_an_audit_log_that_cannot_be_opened_changes_nothing_and_listens_nowhere(tmp_path: Path) -> None:
     one, none = AuditConfig(file=tmp_path / "one.jsonl"), AuditConfig(file=tmp_path / "none" / "x.jsonl")
     blocking, listener = taken()

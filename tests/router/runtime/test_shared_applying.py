@@ -88,14 +88,31 @@ async def test_a_change_that_fails_leaves_nothing_for_workers_that_are_started_a
         assert [await may_receive(routers[0], name) for name in ("old", "new")] == [True, False]
 
 
-async def test_a_worker_that_follows_takes_rights_away_also_if_it_cannot_open_its_audit_log(tmp_path: Path) -> None:
+async def test_an_audit_log_that_another_worker_cannot_open_changes_nothing(tmp_path: Path) -> None:
     started = router_config(policy=policy(tmp_path / "one.toml", "old"))
     audit = AuditConfig(file=tmp_path / "audit.jsonl")
     wanted = replace(started, policy=policy(tmp_path / "two.toml", "new"), audit=audit)
     file_of(audit, 2).mkdir()
     async with workers(started, tmp_path) as routers:
         sources = give_source(routers, tmp_path, started, wanted)
+        with pytest.raises(ConfigError, match=r"audit\.2\.jsonl"):
+            await apply_file(changes_of(routers[0]), sources[0])
+        assert not file_of(audit, 1).exists()
+        assert routers[0].config.policy == started.policy
+        file_of(audit, 2).rmdir()
         await apply_file(changes_of(routers[0]), sources[0])
+        assert routers[0].config.audit == audit
+
+
+async def test_a_worker_that_follows_takes_rights_away_also_if_it_cannot_open_its_audit_log(tmp_path: Path) -> None:
+    started = router_config(policy=policy(tmp_path / "one.toml", "old"))
+    audit = AuditConfig(file=tmp_path / "audit.jsonl")
+    wanted = replace(started, policy=policy(tmp_path / "two.toml", "new"), audit=audit)
+    async with workers(started, tmp_path) as routers:
+        sources = give_source(routers, tmp_path, started, wanted)
+        await apply_file(changes_of(routers[0]), sources[0])
+        file_of(audit, 2).unlink()
+        file_of(audit, 2).mkdir()  # since it was looked at
         shared = sources[1].shared
         assert shared is not None
         with pytest.raises(ConfigError, match="audit.file"):

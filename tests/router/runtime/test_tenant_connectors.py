@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from amqpmesh import Router
 from amqpmesh.router.config.file import ConnectorConfig, ListenerConfig, MeshConfig, PolicyConfig
 from amqpmesh.router.config.urls import Endpoint
+from amqpmesh.router.io.dialing import LASTING
 from amqpmesh.router.runtime.tenant_connectors import HEAD_START
 from tests.support.peers.library_client import Roads
 from tests.support.tasks.until import until
@@ -146,6 +147,30 @@ async def test_one_that_is_lost_is_opened_again_and_the_others_stay(
             await until(lambda: len(connections(a)) == len(connections(b)) == 2)
             await until(lambda: len(connections(a)) == len(connections(b)) == 3)
         assert connections(a)[1] is None, "only the last one is new"
+
+
+async def test_one_that_has_lasted_is_opened_again_at_once_however_often_it_was_lost_before(
+    nursery: trio.Nursery, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    roads = Roads(nursery)
+    async with two_routers(roads, tmp_path, "a", "b") as (a, b):
+        await neighbours(a, b)
+
+        async def lose_one() -> float:
+            """Return the seconds until it is opened again."""
+            await until(lambda: len(connections(a)) == len(connections(b)) == 3)
+            lost, tries = trio.current_time(), len(roads.tries)
+            await trio.aclose_forcefully(roads.streams[-1])
+            await until(lambda: len(roads.tries) > tries)
+            return roads.tries[-1][0] - lost
+
+        await trio.aclose_forcefully(roads.streams[1])
+        with trio.fail_after(600.0):
+            pauses = [await lose_one() for _ in range(8)]
+            assert pauses[-1] > 1.0
+            await until(lambda: len(connections(a)) == len(connections(b)) == 3)
+            await trio.sleep(LASTING)
+            assert await lose_one() < 0.5
 
 
 async def test_all_end_and_come_back_with_the_connection_of_the_connector(
