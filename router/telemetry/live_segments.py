@@ -188,7 +188,7 @@ class LiveSegments:
     def _explained_to(self, numbers: TenantNumbers, named: Collection[int], tenant: str) -> list[dict[str, Any]]:
         """Return the explanations of some numbers of links, addresses and conditions, as a tenant gets them."""
         found = [
-            {**each, "number": numbers.link(number)}
+            {**each, "number": numbers.link(number), "name": numbers.name(each["name"])}
             for number in named
             if (each := self._links.get(number)) is not None and each["tenant"] in (tenant, None)
         ]
@@ -206,8 +206,10 @@ class LiveSegments:
                 for record in each.records:
                     numbers = self._tenants.get(record.get("tenant") or EVERYTHING)
                     if numbers is not None:
-                        own = {"number": numbers.link(record["number"])} if "number" in record else {}
-                        records.setdefault(record["tenant"], []).append({**record, **own})
+                        own = {**record, "link": numbers.name(record["link"])}
+                        if "number" in record:
+                            own["number"] = numbers.link(record["number"])
+                        records.setdefault(record["tenant"], []).append(own)
                 for tenant, some in records.items():
                     found[tenant].append(_Maps(each.kind, self._count(tenant, each.kind, len(some)), some))
             else:

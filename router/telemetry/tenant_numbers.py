@@ -7,10 +7,13 @@ as long as the router lives, and a delivery at each router that has the same pol
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from hashlib import blake2b, shake_128
 from typing import Final
+
+from amqpmesh.router.model.lane import PREFIX
 
 HALF: Final = 16
 """Bits of each half of a permuted number."""
@@ -21,6 +24,9 @@ ROUNDS: Final = 4
 """Rounds of a permutation."""
 
 LARGEST: Final = (1 << 2 * HALF) - 1
+
+_LANE: Final = re.compile(rf"({re.escape(PREFIX)}.*\.)([0-9]{{1,9}})", re.DOTALL)
+"""The name of a lane's link, in two parts: the last one is the number of lanes so far."""
 
 _MEANINGS: Final = (0, LARGEST)
 
@@ -72,6 +78,7 @@ class TenantNumbers:
         self._permuted = links
         self.keys = keys
         self._tweak = links.tweak(self._tenant)
+        self._tweak_of_lanes = keys.tweak(self._tenant, b"lane")
         self._links: dict[int, int] = {}
         #: By the ingress router, its epoch, and the upper bits of the counter.
         self._lives: dict[tuple[int, int, int], tuple[int, ...]] = {}
@@ -91,6 +98,11 @@ class TenantNumbers:
                 self._links.clear()
             self._links[number] = own
         return own
+
+    def name(self, link: str) -> str:
+        """Return the name of a link: that of a lane counts lanes, and gets another number, the same at both ends."""
+        lane = _LANE.fullmatch(link)
+        return link if lane is None else f"{lane[1]}{self.keys.of(int(lane[2]), self._tweak_of_lanes)}"
 
     def counter(self, ingress: int, epoch: int, counter: int) -> int:
         """Return the counter of a delivery key, 0 to 2**48 - 1. Args: ingress, epoch: those of its key."""

@@ -274,6 +274,20 @@ async def test_a_delivery_has_one_key_at_all_routers_that_its_tenant_hears_and_i
         assert len(set(keys["A"])) == 5
         assert not set(keys["A"]) & set(counted["A"])
         assert {number for _, number in part.links}.isdisjoint(number for _, number in whole.links)
+        own_lanes, lanes = (
+            {
+                name: {
+                    link["name"] for (router, _), link in each.links.items() if link["from_router"] and router == name
+                }
+                for name in "AB"
+            }
+            for each in (part, whole)
+        )
+        assert own_lanes["A"] == own_lanes["B"]
+        assert len(own_lanes["A"]) == len(lanes["A"]) > 0
+        assert own_lanes["A"].isdisjoint(lanes["A"]), "their names count lanes"
+        told = [each for each in part.blocks if each.kind in (Kind.EVENT, Kind.COUNTS)]
+        assert lanes["A"].isdisjoint(record["link"] for each in told for record in each.records())
 
 
 SHARED = POLICY.replace(

@@ -17,7 +17,7 @@ from tests.support.data.recordings import hops_in, unpacked
 
 NOW = 1_700_000_000 * 10**9
 LINKS = {
-    number: {"number": number, "tenant": "red" if number % 2 else "blue", "direction": "incoming"}
+    number: {"number": number, "tenant": "red" if number % 2 else "blue", "direction": "incoming", "name": f"l{number}"}
     for number in range(1, 9)
 }
 LINKS |= {9: {"number": 9, "tenant": None, "direction": "condition", "name": "amqp:not-found"}}
@@ -136,7 +136,7 @@ def test_tenants_cannot_compare_their_numbers() -> None:
     live = LiveSegments("A", 1_700_000_000_000, 2**32, links)
     told: dict[str, list[dict[str, Any]]] = {}
     for number in (*links, *links):
-        live.take(Kind.COUNTS, 0, [{"number": number, "tenant": links[number]["tenant"]}], wanted=True)
+        live.take(Kind.COUNTS, 0, [{"number": number, "link": "x", "tenant": links[number]["tenant"]}], wanted=True)
     for tenant, _, octets in live.close(NOW, "ab", 0):
         told[tenant] = [
             record for each in read(octets, Damage()) if each.kind == Kind.COUNTS for record in each.records()
@@ -172,6 +172,41 @@ def test_long_names_count_for_the_size_of_a_segment() -> None:
         taken += 1
     ((_, _, octets),) = live.close(NOW, [EVERYTHING], 0)
     assert MOST / 2 < len(octets) < 2 * MOST
+
+
+def test_names_of_lanes_have_other_numbers_in_all_records_of_a_tenant_and_other_names_stay() -> None:
+    names = ["$lane/any/red/q#18b.17", "$lane/any/red/q#18b.18", "a.17", "$lane/x", "17"]
+    links = {
+        number: {**LINKS[1], "number": number, "name": name, "peer": None, "from_router": True, "address": None}
+        for number, name in enumerate(names, 1)
+    }
+    found: dict[str, list[list[str]]] = {EVERYTHING: [], "red": []}
+    for router in "AB":
+        live = LiveSegments(router, 1_700_000_000_000, 2**32, links, secret=router.encode())
+        words = stored([(bytes(14), 1, number, 0, 0, 0, 10) for number in links])
+        live.take_hops(memoryview(words).cast("B"), 0, len(links))
+        for kind in (Kind.EVENT, Kind.COUNTS):
+            live.take(kind, 0, [{"number": 1, "tenant": "red", "link": each} for each in names], wanted=True)
+        for tenant, _, octets in live.close(NOW, [*found], 0, b"policy"):
+            blocks = list(read(octets, Damage()))
+            told = {
+                kind: [
+                    each.get("link") or each["name"]
+                    for block in blocks
+                    if block.kind == kind
+                    for each in block.records()
+                ]
+                for kind in (Kind.LINK, Kind.EVENT, Kind.COUNTS)
+            }
+            assert told[Kind.EVENT] == told[Kind.COUNTS]
+            assert sorted(told[Kind.LINK]) == sorted(told[Kind.EVENT])
+            found[tenant].append(told[Kind.EVENT])
+    assert found[EVERYTHING] == [names, names]
+    one, other = found["red"]
+    assert one == other
+    assert one[2:] == names[2:]
+    assert [each.rpartition(".")[0] for each in one[:2]] == ["$lane/any/red/q#18b"] * 2
+    assert len({*one} | {*names}) == len(names) + 2
 
 
 def test_a_link_keeps_its_number_while_publishing_comes_and_goes_and_policies_change() -> None:
