@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from amqpmesh.pipeline.connector.collector import expecting
 from amqpmesh.pipeline.connector.intake import Intake, State
 
 if TYPE_CHECKING:
@@ -46,17 +48,21 @@ class Offers:
         links = options["links"]
         credit = options.credit // links + (number < options.credit % links)
         memory = max(1, 2 * options["maxBytesPerBatch"] // links)
+        self._credit = credit
+        self._collector = ExitStack()
         self._intake = Intake(options, task="stream", credit=credit, memory=memory)
         self._taken: deque[_Taken] = deque()
         self._end = 0
 
     def start(self) -> None:
         """Connect and attach. Raises: AmqpMeshError: the peer refuses it, or there is no link in time."""
+        self._collector.enter_context(expecting(self._credit))
         self._intake.start()
 
     def stop(self) -> None:
         """Release the deliveries that are not accepted, and close."""
         self._intake.stop()
+        self._collector.close()
 
     def state(self) -> State:
         """Return the state now. Raises: AmqpMeshError: the link has ended for good, or is away for too long."""

@@ -80,17 +80,14 @@ class Sections:
         codes = self.octets[self.starts + self.values]
         if not ((codes == 0xA0) | (codes == 0xB0)).all():
             return None
-        begins = self.starts + self.values + np.where(codes == 0xA0, 2, 5)
-        ends = self.starts + self.ends
-        full = begins < ends
-        inside = np.zeros(len(self.octets), np.int8)
-        inside[begins[full]] = 1
-        inside[ends[full]] = -1
-        content = self.octets[np.cumsum(inside, dtype=np.int8).astype(bool)]
-        offsets = np.concatenate(([0], np.cumsum(ends - begins))).astype(np.int32)
-        return pa.BinaryArray.from_buffers(
-            pa.binary(), len(codes), [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+        # A binary array of what stands between the contents, and of the contents, in turns: it shares the octets.
+        limits = np.zeros(2 * len(codes) + 1, np.int32)
+        limits[1::2] = self.starts + self.values + np.where(codes == 0xA0, 2, 5)
+        limits[2::2] = self.starts + self.ends
+        parts = pa.BinaryArray.from_buffers(
+            pa.binary(), 2 * len(codes), [None, pa.py_buffer(limits), pa.py_buffer(self.octets)]
         )
+        return parts.take(pa.array(np.arange(1, len(limits), 2)))
 
 
 def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from amqpmesh.pipeline.connector.collector import spare_worker
 from amqpmesh.pipeline.connector.intake import wait_for
 from amqpmesh.pipeline.connector.rows import Shape, batch
 from amqpmesh.pipeline.connector.stream_links import Ask, Links
@@ -161,6 +162,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of a partition; this runs on an executor."""
         assert isinstance(partition, AmqpPartition)
+        spare_worker()
         with pa.ipc.open_stream(partition.octets) as stream:
             first = partition.first
             for whole in stream:
