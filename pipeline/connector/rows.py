@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqpmesh.pipeline.connector.columns import HEADER, PROPERTIES, VALUES, arrow_schema
+from amqpmesh.pipeline.connector.lists import EARLIEST, LATEST, Field, Kind, structs
 from amqpmesh.pipeline.connector.options import BodyFormat, KeepPayload
 from amqpmesh.pipeline.connector.sections import DATA, SEQUENCE, VALUE, Sections, find, section
 from amqpmesh.pipeline.connector.values import MisfitError, to_json, to_text
@@ -35,7 +36,7 @@ from amqpmesh.router.amqp.standard.messaging import (
 from amqpmesh.router.kernel import skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,40 +226,95 @@ def _body_type(conversion: Conversion, row: int, kind: int) -> str | None:
 # ------------------------------------------------------------------------------------------------------- other sections
 
 
-def _decoded(conversion: Conversion, kind: type[Any], code: int, name: str) -> dict[int, Any]:
-    """Return a decoded section of the messages that have it, by row."""
+def _decoded(
+    conversion: Conversion, kind: type[Any], name: str, rows: Sequence[int], offsets: Sequence[int]
+) -> dict[int, Any]:
+    """Return a decoded section of these messages, by row."""
 
     def read(payload: bytes, at: int) -> Any:
         refuse_values(payload, MAX_VALUES)
         return section(kind, payload, at)
 
-    places = conversion.sections.heads.get(code, ())
+    places = zip(rows, offsets, strict=True)
     decoded = {row: conversion.tried(row, name, read, conversion.octets[row], at) for row, at in places}
     return {row: each for row, each in decoded.items() if each is not None}
 
 
 def _headers(conversion: Conversion, shape: Shape) -> pa.Array:
-    return _structs(len(conversion), HEADER, _decoded(conversion, Header, 0x70, "header"), {})
+    return _lists(
+        conversion,
+        0x70,
+        _HEADER_FIELDS,
+        HEADER,
+        lambda rows, offsets: _structs(rows, HEADER, _decoded(conversion, Header, "header", rows, offsets), {}),
+    )
 
 
 def _properties(conversion: Conversion, shape: Shape) -> pa.Array:
-    decoded = _decoded(conversion, Properties, 0x73, "properties")
-    for row, properties in decoded.items():
-        for name in ("absolute_expiry_time", "creation_time"):
-            time = getattr(properties, name)
-            if time is not None and not _EARLIEST <= time <= _LATEST:
-                why = f"{int(time)} ms since 1970 is not in the years 1 to 9999"
-                conversion.errors.setdefault(row, f"properties.{name}: {why}")
-    return _structs(len(conversion), PROPERTIES, decoded, _PROPERTY)
+    def decode(rows: list[int], offsets: list[int]) -> pa.StructArray:
+        decoded = _decoded(conversion, Properties, "properties", rows, offsets)
+        for row, properties in decoded.items():
+            for name in ("absolute_expiry_time", "creation_time"):
+                time = getattr(properties, name)
+                if time is not None and not EARLIEST <= time <= LATEST:
+                    why = f"{int(time)} ms since 1970 is not in the years 1 to 9999"
+                    conversion.errors.setdefault(row, f"properties.{name}: {why}")
+        return _structs(rows, PROPERTIES, decoded, _PROPERTY)
+
+    return _lists(conversion, 0x73, _PROPERTIES_FIELDS, PROPERTIES, decode)
 
 
-_LATEST: Final = 253_402_300_799_999
-_EARLIEST: Final = -62_135_596_800_000
-"""The earliest timestamp of Spark, milliseconds since 1970: its range is the years 1 to 9999."""
+_HEADER_FIELDS: Final = (
+    Field(Kind.BOOLEAN), Field(Kind.UBYTE, 4), Field(Kind.UINT), Field(Kind.BOOLEAN), Field(Kind.UINT, 0),
+)  # fmt: skip
+_PROPERTIES_FIELDS: Final = (
+    Field(Kind.ID), Field(Kind.BINARY), Field(Kind.STRING), Field(Kind.STRING), Field(Kind.STRING), Field(Kind.ID),
+    Field(Kind.SYMBOL), Field(Kind.SYMBOL), Field(Kind.TIME), Field(Kind.TIME), Field(Kind.STRING), Field(Kind.UINT),
+    Field(Kind.STRING),
+)  # fmt: skip
+"""The fields of a header (§3.2.1) and of properties (§3.2.4), in order."""
+
+
+def _lists(
+    conversion: Conversion,
+    code: int,
+    fields: Sequence[Field],
+    kind: pa.StructType,
+    decode: Callable[[list[int], list[int]], pa.StructArray],
+) -> pa.Array:
+    """Return a struct column of a section that is a list; it is null in rows whose message lacks the section.
+
+    Args: decode: returns the structs of rows whose sections, at those offsets, cannot be read together.
+    """
+    sections, count = conversion.sections, len(conversion)
+    rows, offsets = sections.heads.get(code, (_NONE, _NONE))
+    if not rows.size:
+        return pa.nulls(count, kind)
+    together = sections.lengths[rows] <= MAX_VALUES  # so that there cannot be more values
+    made: list[pa.Array] = []
+    places = np.zeros(count, np.int64)
+    absent = np.ones(count, bool)
+    absent[rows] = False
+    found = structs(sections.octets, (sections.starts[rows] + offsets)[together], fields, kind)
+    if found is None:
+        together[:] = False
+    else:
+        together[together] = found[0]
+        made.append(found[1])
+        places[rows[together]] = np.arange(len(found[1]))
+    alone = rows[~together]
+    if alone.size:
+        places[alone] = np.arange(len(alone)) + len(made[0] if made else ())
+        made.append(decode(alone.tolist(), offsets[~together].tolist()))
+    whole = made[0] if len(made) == 1 else pa.concat_arrays(made)
+    return whole if len(rows) == count and not alone.size else whole.take(pa.array(places, mask=absent))
+
+
+_NONE: Final = np.zeros(0, np.int64)
 
 
 def _time(value: int) -> int | None:
-    return value * 1000 if _EARLIEST <= value <= _LATEST else None
+    return value * 1000 if EARLIEST <= value <= LATEST else None
 
 
 def _id(value: Any) -> tuple[str, str | None]:
@@ -275,22 +331,18 @@ _PROPERTY: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def _structs(
-    count: int, kind: pa.StructType, decoded: Mapping[int, Any], forms: Mapping[str, Callable[[Any], Any]]
-) -> pa.Array:
-    """Return a struct column; it is null in rows whose message lacks the section."""
-    if not decoded:
-        return pa.nulls(count, kind)
+    rows: Sequence[int], kind: pa.StructType, decoded: Mapping[int, Any], forms: Mapping[str, Callable[[Any], Any]]
+) -> pa.StructArray:
+    """Return the structs of rows, null for those that could not be decoded."""
+    each = [decoded.get(row) for row in rows]
     columns = []
     for item in kind:
         form = forms.get(item.name)
-        values: list[Any] = [None] * count
-        for row, each in decoded.items():
-            value = getattr(each, item.name)
-            values[row] = value if form is None or value is None else form(value)
+        values: list[Any] = [None if one is None else getattr(one, item.name) for one in each]
+        if form is not None:
+            values = [None if value is None else form(value) for value in values]
         columns.append(_pairs(values) if pa.types.is_struct(item.type) else pa.array(values, item.type))
-    absent = np.ones(count, bool)
-    absent[list(decoded)] = False
-    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array(absent))
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array([one is None for one in each]))
 
 
 def _pairs(values: list[Any]) -> pa.Array:
@@ -303,7 +355,8 @@ def _pairs(values: list[Any]) -> pa.Array:
 
 def _maps(kind: type[Any], code: int, name: str) -> Callable[[Conversion, Shape], pa.Array]:
     def make(conversion: Conversion, shape: Shape) -> pa.Array:
-        decoded = _decoded(conversion, kind, code, name)
+        rows, offsets = conversion.sections.heads.get(code, (_NONE, _NONE))
+        decoded = _decoded(conversion, kind, name, rows.tolist(), offsets.tolist())
         tried = {row: conversion.tried(row, name, _entries, each.value) for row, each in decoded.items()}
         maps = {row: entries for row, entries in tried.items() if entries is not None}
         if not maps:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Numbers = npt.NDArray[np.int64]
+    Octets = npt.NDArray[np.uint8]
 
 HEADER: Final = 0x70
 DATA: Final = 0x75
@@ -54,7 +55,7 @@ class Sections:
     """The positions found. Offsets count from the beginning of a message."""
 
     #: All octets, and the offset of each message.
-    octets: npt.NDArray[np.uint8]
+    octets: Octets
     starts: Numbers
     #: By message: the code of its body sections, 0 if it has none; the offsets of the (first) section, of its value,
     #: and of the value's end.
@@ -62,12 +63,17 @@ class Sections:
     begins: Numbers
     values: Numbers
     ends: Numbers
-    #: By section code, without bodies: the messages that have it, and its offset in each.
-    heads: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    #: By section code, without bodies: the messages that have it, in order, and its offset in each.
+    heads: dict[int, tuple[Numbers, Numbers]] = field(default_factory=dict)
     #: Of messages with several body sections: the offset of each, and of its value.
     several: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     #: The reason why a payload is no message.
     errors: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def lengths(self) -> Numbers:
+        """The octets of each message."""
+        return np.diff(self.starts, append=len(self.octets) - _BEYOND)
 
     def bodies(self, row: int) -> list[tuple[int, int]]:
         """Return the offsets of each body section of a message, and of its value."""
@@ -80,14 +86,18 @@ class Sections:
         codes = self.octets[self.starts + self.values]
         if not ((codes == 0xA0) | (codes == 0xB0)).all():
             return None
-        # A binary array of what stands between the contents, and of the contents, in turns: it shares the octets.
-        limits = np.zeros(2 * len(codes) + 1, np.int32)
-        limits[1::2] = self.starts + self.values + np.where(codes == 0xA0, 2, 5)
-        limits[2::2] = self.starts + self.ends
-        parts = pa.BinaryArray.from_buffers(
-            pa.binary(), 2 * len(codes), [None, pa.py_buffer(limits), pa.py_buffer(self.octets)]
-        )
-        return parts.take(pa.array(np.arange(1, len(limits), 2)))
+        begins = self.starts + self.values + np.where(codes == 0xA0, 2, 5)
+        return gathered(self.octets, begins, self.starts + self.ends)
+
+
+def gathered(data: Octets, begins: Numbers, ends: Numbers, null: npt.NDArray[np.bool_] | None = None) -> pa.BinaryArray:
+    """Return parts of the octets, in ascending order. Args: null: which are null instead."""
+    # A binary array of what stands between the parts, and of the parts, in turns: it shares the octets.
+    limits = np.zeros(2 * len(begins) + 1, np.int32)
+    limits[1::2] = begins
+    limits[2::2] = ends
+    turns = pa.BinaryArray.from_buffers(pa.binary(), 2 * len(begins), [None, pa.py_buffer(limits), pa.py_buffer(data)])
+    return turns.take(pa.array(np.arange(1, len(limits), 2), mask=null))
 
 
 def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
@@ -103,10 +113,11 @@ def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
     rows = np.flatnonzero((formats == MESSAGE_FORMAT) & (ends > starts))
     at, last = starts.copy(), np.zeros(count, np.int64)
     odd: list[Numbers] = []
+    heads: dict[int, list[Numbers]] = {}
     while rows.size:
         here = at[rows]
         code = data[here + 2].astype(np.int64)
-        after = here + 4 + _widths(data, here + 3)
+        after = here + 4 + widths(data, here + 3)
         good = (data[here] == 0) & (data[here + 1] == 0x53) & _KNOWN[data[here + 3]] & (after <= ends[rows])
         # In order, once each (§3.2), with one body section.
         good &= (code > last[rows]) & (code >= HEADER) & (code <= FOOTER)
@@ -121,20 +132,27 @@ def find(payloads: pa.BinaryArray, formats: Numbers) -> Sections:
         found.ends[bodies] = after[body] - starts[bodies]
         for each in np.unique(code[~body]):
             of_it = code == each
-            places = zip(rows[of_it].tolist(), (here[of_it] - starts[rows[of_it]]).tolist(), strict=True)
-            found.heads.setdefault(int(each), []).extend(places)
+            places = np.stack((rows[of_it], here[of_it] - starts[rows[of_it]]))
+            heads.setdefault(int(each), []).append(places)
         last[rows] = code
         at[rows] = after
         rows = rows[after < ends[rows]]
-    one_by_one = sorted(row for rows in odd for row in rows.tolist())
-    if one_by_one:
-        _forget(found, set(one_by_one))
-        for each in one_by_one:
-            _find_sections(found, each, payloads[each].as_py())
+    one_by_one = np.sort(np.concatenate(odd)) if odd else np.zeros(0, np.int64)
+    if one_by_one.size:
+        found.kinds[one_by_one] = 0
+        for code_of, parts in heads.items():
+            heads[code_of] = [places[:, ~np.isin(places[0], one_by_one)] for places in parts]
+        for each in one_by_one.tolist():
+            _find_sections(found, heads, each, payloads[each].as_py())
+    for code_of, parts in heads.items():
+        places = np.concatenate(parts, axis=1)
+        rows, offsets = places[:, np.argsort(places[0])]
+        if rows.size:
+            found.heads[code_of] = rows, offsets
     return found
 
 
-def _octets(payloads: pa.BinaryArray) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
+def _octets(payloads: pa.BinaryArray) -> tuple[Octets, Numbers, Numbers]:
     """Return all octets, and the begin and the end of each message.
 
     Padding after the last message allows reads beyond its end.
@@ -155,7 +173,7 @@ _SHORT: Final = np.array([code >> 4 in (0xA, 0xC, 0xE) for code in range(256)])
 _LONG: Final = np.array([code >> 4 in (0xB, 0xD, 0xF) for code in range(256)])
 
 
-def _widths(data: npt.NDArray[np.uint8], at: Numbers) -> Numbers:
+def widths(data: Octets, at: Numbers) -> Numbers:
     """Return the number of octets that follow each of these format codes (§1.2)."""
     code = data[at]
     widths = _FIXED[code]
@@ -172,13 +190,7 @@ def _widths(data: npt.NDArray[np.uint8], at: Numbers) -> Numbers:
 # ---------------------------------------------------------------------------------------------------------- one by one
 
 
-def _forget(found: Sections, rows: set[int]) -> None:
-    for code, places in found.heads.items():
-        found.heads[code] = [place for place in places if place[0] not in rows]
-    found.kinds[list(rows)] = 0
-
-
-def _find_sections(found: Sections, row: int, payload: bytes) -> None:
+def _find_sections(found: Sections, all_heads: dict[int, list[Numbers]], row: int, payload: bytes) -> None:
     """Find the sections of one message, or note why it is none."""
     heads: dict[int, int] = {}
     bodies: list[tuple[int, int]] = []
@@ -194,7 +206,7 @@ def _find_sections(found: Sections, row: int, payload: bytes) -> None:
         found.errors[row] = str(error)
     else:
         for code, at in heads.items():
-            found.heads.setdefault(code, []).append((row, at))
+            all_heads.setdefault(code, []).append(np.array([[row], [at]]))
         if bodies:
             found.kinds[row] = kind
             found.begins[row], found.values[row], found.ends[row] = (*bodies[0], end)

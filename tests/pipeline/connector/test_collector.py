@@ -46,7 +46,7 @@ def test_garbage_is_collected_at_last_however_many_objects_are_expected(threshol
         assert gc.get_threshold()[0] == threshold + MOST
 
 
-def test_a_collector_that_is_switched_off_stays_off(threshold: int) -> None:  # noqa: ARG001 - it comes back
+def test_a_collector_that_is_switched_off_stays_off(threshold: int) -> None:
     gc.set_threshold(0)
     with expecting(1000):
         assert gc.get_threshold()[0] == 0
