@@ -12,10 +12,12 @@ import pickle
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +35,12 @@ QUESTIONS: Final = frozenset({"start", "state", "take", "written", "accept"})
 START_TIME: Final = 10.0
 """Seconds in which a process that was told to end may still have to start."""
 
+ANSWER_TIME: Final = 60.0
+"""Seconds for an answer, besides those to connect in. Each takes far less, if the process runs at all."""
+
+MOMENT: Final = 0.01
+"""Seconds for an answer that is late already: it may be there."""
+
 
 class LinkProcess:
     """The reader's end. Each `ask` is followed by one `answer`; several questions may be on their way."""
@@ -48,6 +56,9 @@ class LinkProcess:
         self._socket = ours
         self._connection = Connection(os.dup(ours.fileno()))
         self._number = number
+        self._connect_time: float = options["connectTimeout"]
+        #: The times by `time.monotonic` until which the answers have to come, in order.
+        self._until: deque[float] = deque()
         #: The time by `time.monotonic` at which the process is killed if it has not ended.
         self._patience = float("inf")
         self._send((options, number))
@@ -60,11 +71,20 @@ class LinkProcess:
     def ask(self, question: str, *arguments: Any) -> None:
         """Ask for a method of `Offers`. Raises: CommandError: the process has ended."""
         self._send((question, arguments))
+        self._until.append(time.monotonic() + ANSWER_TIME + (self._connect_time if question == "start" else 0.0))
 
     def answer(self) -> Any:
-        """Return the answer to the first question without one. Raises: its error, or CommandError: as `ask`."""
+        """Return the answer to the first question without one.
+
+        A process that does not answer in time, because it was stopped or has no core, is killed: the peer sends its
+        deliveries again. Raises: its error, or CommandError: as `ask`, or no answer came.
+        """
+        self._limit_reads(max(MOMENT, self._until.popleft() - time.monotonic()))
         try:
             is_error, value = self._connection.recv()
+        except BlockingIOError:
+            self._process.kill()
+            raise CommandError(f"{self._described} does not answer, and was killed") from None
         except (EOFError, OSError):
             raise self._ended() from None
         if is_error:
@@ -95,8 +115,17 @@ class LinkProcess:
         except OSError:
             raise self._ended() from None
 
+    def _limit_reads(self, seconds: float) -> None:
+        """Let a read fail that gets nothing for so long, also in the middle of an answer."""
+        whole, part = divmod(seconds, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(whole), int(part * 1e6)))
+
     def _ended(self) -> CommandError:
-        return CommandError(f"link {self._number} of the stream: its process {self.pid} has ended")
+        return CommandError(f"{self._described} has ended")
+
+    @property
+    def _described(self) -> str:
+        return f"link {self._number} of the stream: its process {self.pid}"
 
 
 def serve(connection: Connection) -> None:

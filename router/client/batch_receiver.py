@@ -81,8 +81,8 @@ def batch_receiver(
     """Make a link to receive from in batches.
 
     Args: credit: the most undecided deliveries, here or on their way; at least 1. memory: octets of deliveries here at
-        which the peer is stopped; up to `WINDOW` frames and the rest of one delivery may arrive beyond it. most: all
-        deliveries that are wanted; None: no limit. options: of the attach.
+        which the peer is stopped; as many again, but `LEAST_WINDOW` frames at least, and the rest of one delivery may
+        arrive beyond it. most: all deliveries that are wanted; None: no limit. options: of the attach.
     """
     if whole("credit", credit) == 0:
         raise CommandError("without credit nothing can come")

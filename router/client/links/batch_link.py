@@ -36,10 +36,13 @@ second.
 """
 
 WINDOW: Final = 2 * STEP
-"""Transfer frames that the peer may send before it learns that some were taken (§2.5.6).
+"""The most transfer frames that the peer may send before it learns that some were taken (§2.5.6).
 
-As many frames may still arrive when `memory` is full.
+As many frames may still arrive when `memory` is full. So a link with little memory has a smaller window: as many frames
+of the largest size as its memory holds, but not less than `LEAST_WINDOW`.
 """
+
+LEAST_WINDOW: Final = 64
 
 
 @dataclass(slots=True)
@@ -153,7 +156,8 @@ class BatchLink(RedirectedLink):
         return self._requested.address
 
     def _choose_session(self, client_connection: ClientConnection) -> Session:
-        session = client_connection.session_for(self, WINDOW)
+        frames = self._memory // self._manager.max_frame_size
+        session = client_connection.session_for(self, min(WINDOW, max(LEAST_WINDOW, frames)))
         self._window_share = WindowShare(session)
         return session
 

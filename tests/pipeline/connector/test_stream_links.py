@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -159,6 +160,35 @@ def test_a_killed_process_of_a_link_ends_the_query_and_the_other_processes(
     for pid in pids:  # all of them have ended, and were waited for
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_stopped_process_of_a_link_is_an_error_in_time(
+    served: Served, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[LinkProcess] = []
+    begin = LinkProcess.__init__
+
+    def noted(self: LinkProcess, *arguments: Any) -> None:
+        begin(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(LinkProcess, "__init__", noted)
+    query = queries()
+    outcomes = served.send("q", *(b"%d" % number for number in range(12)))
+    query.here(12)
+    for each in made:
+        os.kill(each.pid, signal.SIGSTOP)
+    resumed = threading.Timer(PATIENCE, lambda: [os.kill(each.pid, signal.SIGCONT) for each in made])
+    resumed.start()  # so that the test fails, and does not hang, without the limit
+    monkeypatch.setattr(link_process, "ANSWER_TIME", 0.2)
+    with pytest.raises(CommandError, match=r"link 0 of the stream: its process \d+ does not answer, and was killed"):
+        query.reader.latestOffset(query.start, MANY)
+    resumed.cancel()
+    query.reader.stop()
+    for each in made:
+        with pytest.raises(ProcessLookupError):
+            os.kill(each.pid, 0)
+    assert Accepted() not in served.first(12, outcomes)
 
 
 def test_a_process_ends_with_its_reader_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:

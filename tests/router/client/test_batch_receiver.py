@@ -14,7 +14,7 @@ from amqpmesh.router.amqp.standard.messaging import DistributionMode, Source
 from amqpmesh.router.amqp.standard.performatives import Disposition
 from amqpmesh.router.client.batch_receiver import BatchReceiver, batch_receiver
 from amqpmesh.router.client.links.attach_options import ReceiverOptions
-from amqpmesh.router.client.links.batch_link import STEP
+from amqpmesh.router.client.links.batch_link import LEAST_WINDOW, STEP, WINDOW
 from tests.support.peers.library_client import Roads
 from tests.support.peers.scripted_server import Counterpart, Far
 
@@ -114,6 +114,16 @@ async def test_beyond_its_memory_no_credit_is_given(nursery: trio.Nursery, autoj
         incoming.accept(incoming.take(1, PLENTY))
         await wait_all_tasks_blocked()
         assert link.limit == 5
+
+
+@pytest.mark.parametrize(("memory", "frames"), [(1, LEAST_WINDOW), (512 * 100, 100), (2**30, WINDOW)])
+async def test_the_frames_that_may_arrive_beyond_its_memory_fill_it_once_more(
+    memory: int, frames: int, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    far = Counterpart(nursery)
+    async with far.connect(max_frame_size=512) as connection, batches(connection, memory=memory):
+        await wait_all_tasks_blocked()
+        assert far.links[0].window == frames
 
 
 async def test_no_more_come_than_are_wanted(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
