@@ -9,7 +9,7 @@ a delivery, and cannot have settled it, then nobody has processed it. In all oth
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.errors import InDoubtError, ProtocolError
@@ -39,6 +39,16 @@ FROM_THE_START: Final = b"\x40"
 """The state, null, of a delivery that is resumed with all its octets (§3.4.6, tags 2 and 4)."""
 
 
+class _Kept(NamedTuple):
+    """The octets of a delivery."""
+
+    payload: bytes
+    #: How often it was sent whole; what is sent again as the same delivery is no other time.
+    tries: int
+    #: It is being sent again as the same delivery.
+    is_same: bool = False
+
+
 class UnheardDeliveries:
     """The deliveries of one sender whose outcomes are to be found out after the loss of its link."""
 
@@ -50,8 +60,8 @@ class UnheardDeliveries:
         self._seconds = seconds_to_keep(seconds)
         self.exactly_once = exactly_once
         self._unheard: dict[bytes, Outgoing] = {}
-        #: The octets of deliveries, and how often they were sent; only for exactly-once.
-        self._kept: dict[Outgoing, tuple[bytes, int]] = {}
+        #: Only for exactly-once.
+        self._kept: dict[Outgoing, _Kept] = {}
         #: The peer has answered an attach: there may be a history.
         self._has_history = False
         #: The last map of ours did not name all.
@@ -144,9 +154,8 @@ class UnheardDeliveries:
     def _of_part(self, outgoing: Outgoing) -> Outgoing:
         """Return what resumes a delivery that the peer does not have whole: with all its octets, or aborted."""
         if outgoing in self._kept:
-            payload, tries = self._kept[outgoing]
-            self._kept[outgoing] = payload, tries - 1  # it is no new try
-            outgoing.payload, outgoing.at, outgoing.delivery, outgoing.resumed = payload, 0, None, FROM_THE_START
+            self._kept[outgoing] = kept = self._kept[outgoing]._replace(is_same=True)
+            outgoing.payload, outgoing.at, outgoing.delivery, outgoing.resumed = kept.payload, 0, None, FROM_THE_START
             return outgoing
         self._doubt(outgoing, "the peer has a part of it, and the rest is not kept")
         former = Outgoing(b"", settled=False)
@@ -166,7 +175,8 @@ class UnheardDeliveries:
         """Have a delivery that the peer never had sent again, if its octets are here. Returns: whether they are."""
         if outgoing not in self._kept:
             return False
-        outgoing.payload, outgoing.at, outgoing.delivery, outgoing.resumed = self._kept[outgoing][0], 0, None, None
+        self._kept[outgoing] = kept = self._kept[outgoing]._replace(is_same=False)
+        outgoing.payload, outgoing.at, outgoing.delivery, outgoing.resumed = kept.payload, 0, None, None
         first.append(outgoing)
         return True
 
@@ -189,17 +199,18 @@ class UnheardDeliveries:
     def keep(self, outgoing: Outgoing) -> None:
         """Keep the octets of a delivery whose last frame is written, of an exactly-once sender, until its outcome."""
         if self.exactly_once and not (outgoing.settled or outgoing.decided.is_set()) and outgoing.payload:
-            _, tries = self._kept.get(outgoing, (b"", 0))
-            self._kept[outgoing] = bytes(outgoing.payload), tries + 1
+            before = self._kept.get(outgoing)
+            tries = 1 if before is None else before.tries + (not before.is_same)
+            self._kept[outgoing] = _Kept(bytes(outgoing.payload), tries)
 
     def sends_again(self, outgoing: Outgoing, outcome: Outcome) -> bool:
         """Have a message sent again whose outcome is `released`, a few times. Returns: whether it is."""
         kept = self._kept.get(outgoing)
         if kept is None:
             return False
-        payload, tries = kept
-        if isinstance(outcome, Released) and tries < ATTEMPTS:
-            outgoing.payload, outgoing.at, outgoing.delivery, outgoing.tag = payload, 0, None, b""
+        if isinstance(outcome, Released) and kept.tries < ATTEMPTS:
+            self._kept[outgoing] = kept._replace(is_same=False)
+            outgoing.payload, outgoing.at, outgoing.delivery, outgoing.tag = kept.payload, 0, None, b""
             return True
         del self._kept[outgoing]
         return False

@@ -11,10 +11,10 @@ from trio.testing import MockClock
 
 from amqpmesh import InDoubtError
 from amqpmesh.router.amqp.standard.definitions import Role
-from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Received
-from amqpmesh.router.amqp.standard.performatives import Disposition, Transfer
-from amqpmesh.router.message.outcomes import ALL_RECEIVED
-from tests.router.client.test_sending_again import attached, end
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Received, Released
+from amqpmesh.router.amqp.standard.performatives import Detach, Disposition, Transfer
+from amqpmesh.router.message.outcomes import ALL_RECEIVED, ReleasedError
+from tests.router.client.test_sending_again import attached, end, leave
 from tests.support.peers.library_client import Host, Roads
 from tests.support.peers.scripted_stream import credit
 from tests.support.tasks.calls import Call
@@ -133,3 +133,54 @@ async def test_a_connection_that_is_lost_while_octets_are_sent_again_changes_not
     assert (peer.came[0].resume, peer.came[0].delivery_tag) == (True, peer.first[0].delivery_tag)
     assert peer.octets[1] == peer.octets[0]
     assert peer.settled
+
+
+@pytest.mark.parametrize("losses", [0, 1, 4])
+async def test_losses_while_octets_are_sent_again_allow_no_more_tries(
+    nursery: trio.Nursery, autojump_clock: MockClock, losses: int
+) -> None:
+    """A message that is released is sent three times. Args: losses: amid what is sent again as the first of them."""
+    roads = Roads(nursery)
+    peer = Peer(roads, None)
+    left = [losses]
+    released: list[bytes] = []
+
+    async def lose_amid(stream: trio.abc.Stream) -> None:
+        host = Host(stream)
+        tag = peer.first[0].delivery_tag
+        assert tag is not None
+        await attached(host, {tag: None}, incoming_window=1)
+        await host.write(replace(credit(9), next_incoming_id=0, incoming_window=1), channel=host.channel)
+        assert (await host.expect(Transfer)).more
+        left[0] -= 1
+        roads.lead_to(lose_amid if left[0] else release_all)
+        await trio.aclose_forcefully(stream)
+
+    async def release_all(stream: trio.abc.Stream) -> None:
+        host = Host(stream)
+        tag = peer.first[0].delivery_tag
+        assert tag is not None
+        await attached(host, {tag: None})
+        await host.write(replace(credit(9), next_incoming_id=0), channel=host.channel)
+        with pytest.raises(AssertionError, match="Detach"):
+            while True:
+                came = [await host.expect(Transfer)]
+                while came[-1].more:
+                    came.append(await host.expect(Transfer))
+                number = came[0].delivery_id
+                assert number is not None
+                released.append(came[0].delivery_tag or b"")
+                said = Disposition(role=Role.RECEIVER, first=number, settled=True, state=Released())
+                await host.write(said, channel=host.channel)
+        await host.write(Detach(handle=0, closed=True), channel=host.channel)
+        await leave(host)
+
+    peer.next = lose_amid if losses else release_all
+    async with (
+        roads.connect(reconnect=True, mechanisms=()) as connection,
+        connection.sender("q", exactly_once=True) as sender,
+    ):
+        with pytest.raises(ReleasedError):
+            await Call(nursery, sender.send, "x" * 300_000).result()
+    assert released[0] == peer.first[0].delivery_tag
+    assert len(set(released)) == len(released) == 3
