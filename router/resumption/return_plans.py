@@ -10,11 +10,20 @@ from amqpmesh.router.amqp.shortening import short_state
 from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode
 from amqpmesh.router.attach.reattaching import read_map
 from amqpmesh.router.delivery.permitted import is_outcome, senders_state
-from amqpmesh.router.kernel import FAILED_STATE, Delivery, FastDelivery, FastLeg, expand_sent, left_in_second, sent_tag
+from amqpmesh.router.kernel import (
+    FAILED_STATE,
+    Delivery,
+    FastDelivery,
+    FastLeg,
+    FastMulticast,
+    expand_sent,
+    left_in_second,
+    sent_tag,
+)
 from amqpmesh.router.resumption.sent_deliveries import WHOLE, SentDelivery, Step, Then
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from amqpmesh.router.amqp.standard.performatives import Attach
     from amqpmesh.router.model.lasting_sources import SuspendedSource
@@ -210,3 +219,26 @@ def find(source: SuspendedSource, planned: Planned) -> Delivery | None:
         return left if isinstance(left, Delivery) else None
     found = expand_sent(state.session, [planned.delivery_id])
     return found[0] if found and found[0].link is state else None
+
+
+def entries(source: SuspendedSource, ids: Iterable[int]) -> Iterator[tuple[int, Sent]]:
+    """Yield the unsettled deliveries of a source, or of its part, with their ids, in the order in which they have left.
+
+    Args: ids: in the ledger of its session, of what is the source's. A part has its own.
+    """
+    state = source.flow_state
+    session = state.session
+    if source.part is not None:
+        for delivery_id, tag in source.part.entries:
+            of_part = session.outgoing.find(delivery_id) if delivery_id >= 0 else state.unsettled.get(tag)
+            if of_part is not None and not isinstance(of_part, FastMulticast) and sent_tag(of_part) == tag:
+                yield delivery_id, of_part
+        return
+    for delivery_id in ids:
+        entry = session.outgoing.find(delivery_id)
+        if entry is not None and not isinstance(entry, FastMulticast):
+            yield delivery_id, entry
+    # Those that the receiver was to be sent again, and others that were compared before.
+    for each in state.unsettled.values():
+        if isinstance(each, Delivery) and each.delivery_id < 0:
+            yield -1, each

@@ -29,10 +29,8 @@ from amqpmesh.router.kernel import (
     MANY,
     RELEASED_STATE,
     Delivery,
-    FastMulticast,
     left_in_second,
     parked_ids,
-    sent_tag,
 )
 from amqpmesh.router.model.lasting_sources import LaneMap, LastingSources, OurMap
 from amqpmesh.router.model.links import OutgoingLink
@@ -43,6 +41,7 @@ from amqpmesh.router.resumption.return_plans import (
     Resumption,
     Return,
     count,
+    entries,
     find,
     fitting,
     hand_over,
@@ -275,22 +274,29 @@ class ReturningReceivers(LastingSources):
         return True
 
     def _take_up(self, outgoing: OutgoingLink, back: Return) -> Steps[None]:
-        while self._returning.get(outgoing) is back or self._followed.get(outgoing) is back:
-            self._move_some(outgoing, back, _AT_ONCE)
-            if not back.planned:
-                self.go_on(outgoing)
-                break
-            yield
+        try:
+            while self._returning.get(outgoing) is back or self._followed.get(outgoing) is back:
+                self._move_some(outgoing, back, _AT_ONCE)
+                if not back.planned:
+                    self.go_on(outgoing)
+                    break
+                yield
+        except Exception:
+            if back.planned:  # an internal error costs the delivery that it was about, and not those behind it
+                self._context.chores.put_off(self._take_up(outgoing, back))
+            raise
 
     def _move_some(self, outgoing: OutgoingLink, back: Return, most: int) -> None:
         """Move deliveries to the new link, and end the former one with the last of them. Args: most: of them."""
         if not back.planned:
             return
-        for _ in range(min(most, len(back.planned))):
-            self._move(outgoing, back, back.planned.popleft())
-        if not back.planned:
-            self._followed.pop(outgoing, None)
-            self._has_moved(back.source, back.plan)
+        try:
+            for _ in range(min(most, len(back.planned))):
+                self._move(outgoing, back, back.planned.popleft())
+        finally:  # the former link ends also if the last delivery met an internal error
+            if not back.planned:
+                self._followed.pop(outgoing, None)
+                self._has_moved(back.source, back.plan)
 
     def _follow_now(self, source: SuspendedSource) -> None:
         """Move what is yet to follow to a link that was lost and is to be resumed again."""
@@ -337,30 +343,15 @@ class ReturningReceivers(LastingSources):
             close_link(self._context, source.link)
 
     def _entries(self, source: SuspendedSource) -> Iterator[tuple[int, Sent]]:
-        """Yield the unsettled deliveries of a source, or of its part, with their ids, in the order in which they have
-        left."""
-        state = source.flow_state
-        session = state.session
-        if source.part is not None:
-            for delivery_id, tag in source.part.entries:
-                of_part = session.outgoing.find(delivery_id) if delivery_id >= 0 else state.unsettled.get(tag)
-                if of_part is not None and not isinstance(of_part, FastMulticast) and sent_tag(of_part) == tag:
-                    yield delivery_id, of_part
-            return
-        if session.channel == -1:
+        """Yield the unsettled deliveries of a source, or of its part, as `entries` does."""
+        session = source.flow_state.session
+        if source.part is None and session.channel == -1:
             ids = self._ids.get(session)
             if ids is None:
                 ids = self._ids[session] = parked_ids(session)
         else:
-            ids = parked_ids(session)  # more may leave by other links of the session
-        for delivery_id in ids.get(state, ()):
-            entry = session.outgoing.find(delivery_id)
-            if entry is not None and not isinstance(entry, FastMulticast):
-                yield delivery_id, entry
-        # Those that the receiver was to be sent again, and others that were compared before.
-        for each in state.unsettled.values():
-            if isinstance(each, Delivery) and each.delivery_id < 0:
-                yield -1, each
+            ids = {} if source.part is not None else parked_ids(session)  # more may leave by other links of the session
+        return entries(source, ids.get(source.flow_state, ()))
 
     # --------------------------------------------------------------------------------------------------- being resumed
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,9 @@ from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Transfer
+from amqpmesh.router.delivery.settlement import receiver_said
 from amqpmesh.router.incremental import SENT_A_TURN, STEPS_A_TURN
+from amqpmesh.router.resumption import returning_receivers
 from amqpmesh.router.resumption.suspended_termini import OF_DELIVERY
 from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import ALL, CLOSE, FAILED, FIRST, Map, RoamingReceiver
@@ -157,3 +161,39 @@ def test_a_link_that_is_lost_before_the_first_step_of_its_return_leaves_nothing(
     r.network.run()
     assert [each.name for each in nodes if each.returning] == []
     r.finish()
+
+
+@pytest.mark.parametrize("then", ["it stays", "it is lost"])
+@pytest.mark.parametrize("number", [COUNT // 2, COUNT - 1], ids=["amid", "the last"])
+def test_an_internal_error_costs_no_delivery_but_that_which_it_was_about(
+    number: int, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Args: number: of the delivery."""
+    r = Slow()
+    numbers = itertools.count()
+
+    def said(*args: Any, **named: Any) -> None:
+        if next(numbers) == number:
+            raise LookupError
+        receiver_said(*args, **named)
+
+    def work() -> None:
+        for _ in range(4 * COUNT):
+            if r.context.chores:
+                r.step()
+        assert not r.context.chores, "nothing turns for ever"
+
+    monkeypatch.setattr(returning_receivers, "receiver_said", said)
+    with pytest.raises(LookupError):
+        r.come(dict.fromkeys(r.tags, Accepted()))
+        work()
+    if then == "it is lost":
+        r.core.receive_eof(r.end.record, r.network.now)
+        r.network.now += 31
+        r.core.handle_timer(r.network.now)
+    work()
+    r.network.run()
+    heard = [each.outcome for each in r.of]
+    assert heard[:number] + heard[number + 1 :] == [Accepted()] * (COUNT - 1)
+    r.finish()
+    assert [each.outcome for each in r.of].count(None) == 0
