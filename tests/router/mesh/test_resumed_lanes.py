@@ -6,7 +6,9 @@ import pytest
 
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
+from amqpmesh.router.amqp.standard.performatives import Transfer
 from amqpmesh.router.config.file import AddressConfig
+from tests.support.peers.scripted import AMQP, Script
 from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, tell
 from tests.support.worlds.meshes import INSECURE, World
 from tests.support.worlds.network import Arrival, message
@@ -99,6 +101,31 @@ def test_of_mode_first_only_what_was_on_the_connection_is_in_doubt() -> None:
     assert story.heard() == [ACCEPTED, Modified(delivery_failed=True), None]
     came[2].accept()
     assert story.heard() == [ACCEPTED, Modified(delivery_failed=True), ACCEPTED]
+    story.world.leave()
+
+
+@pytest.mark.parametrize("mode", [FIRST, SECOND])
+def test_a_resuming_transfer_repeats_the_mode_in_which_its_delivery_left(mode: ReceiverSettleMode) -> None:
+    """The first message is relayed by a decision, those behind it without one (§2.7.5, rcv-settle-mode)."""
+    story = Story(mode)
+    came = story.consumer.take(3)
+    story.cut("A", "B")
+    octets = bytearray()
+
+    def tap(sender: str, receiver: str, data: bytes) -> None:
+        if (sender, receiver) == ("A", "B"):
+            octets.extend(data)
+
+    story.world.tap = tap
+    story.join("A", "B")
+    parts = [bytes(octets[octets.index(AMQP) :]), b""]  # behind SASL
+    script = Script(lambda _: None, lambda: parts.pop(0))
+    script.expect_header()
+    transfers = [each.performative for each in script.hear() if isinstance(each.performative, Transfer)]
+    resumed = [each.rcv_settle_mode for each in transfers if each.resume]
+    assert resumed == [FIRST if mode is FIRST else None] * 3, "the mode of lanes is second"
+    accept(came)
+    assert story.heard() == [ACCEPTED] * 3
     story.world.leave()
 
 

@@ -486,8 +486,9 @@ def test_a_router_that_moves_its_clients_keeps_nothing() -> None:
     assert of.outcome == FAILED
 
 
-def test_a_message_that_may_be_sent_again_goes_to_another_receiver_when_it_never_came() -> None:
-    r = Roaming(network=Network(AddressConfig(pattern="q", redeliver=True)))
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_message_that_may_be_sent_again_goes_to_another_receiver_when_it_never_came(attempts: int) -> None:
+    r = Roaming(network=Network(AddressConfig(pattern="q", redeliver=True, attempts=attempts)))
     (of,) = r.send()
     r.lose()
     other = r.network.client()

@@ -47,6 +47,10 @@ STEPS: Final = (
 )
 
 
+#: Steps by which a receiver loses its link.
+_LOSSES: Final = ("cut or come back", "cut in a frame", "steal", "detach", "end", "crash a program")
+
+
 class _How(TypedDict):
     """The terms that a history without faults has, too."""
 
@@ -134,6 +138,9 @@ class History:
         self._done: list[_Sent | _Said | float] = []
         #: For each message that a program sends again since it cannot know what became of it: the one before.
         self.again: dict[bytes, bytes] = {}
+        #: Why the router may say `modified` where no receiver has.
+        self.excuses: set[str] = set()
+        self._receivers_down_since: dict[Line, float] = {}
         #: What the limits have cost: links that were given up, and messages whose octets were.
         self.costs: Counter[str] = Counter()
 
@@ -213,6 +220,8 @@ class History:
         """Take a step, and check what always holds."""
         # Three of four concern a sender.
         line = self.lines[number % SENDERS if number < 24 else SENDERS + number % RECEIVERS]
+        if isinstance(line.peer, RawReceiver):
+            self._excuse(name, line.peer)
         if name == "send":
             self._send(self.senders[number % SENDERS], 1 if number % 3 else 3)
         elif name == "decide":
@@ -405,7 +414,24 @@ class History:
         assert isinstance(peer, RawSender | RawReceiver)
         line.peer = peer.crash()
 
+    def _excuse(self, name: str, receiver: RawReceiver) -> None:
+        """Note that a step may leave the router in doubt about what a receiver has. Args: name: of the step."""
+        if name in _LOSSES:
+            if not receiver.is_lasting:
+                self.excuses.add("the link of a receiver that does not come back has ended")
+            elif self._modes[1] is not SECOND:
+                self.excuses.add("in mode first a receiver may have settled what its map lacks")
+            elif not self._how["reliable"]:
+                self.excuses.add("the map of a receiver may lack what it has processed")
+        if name == "crash a program":
+            self.excuses.add("the program of a receiver has forgotten what it has processed")
+
     def _wait(self, seconds: float) -> None:
+        for line in self.lines[SENDERS:]:
+            if line.is_up:
+                self._receivers_down_since.pop(line, None)
+            else:
+                self._receivers_down_since.setdefault(line, self.network.now)
         for line in self.lines[:SENDERS]:
             if line.is_up:
                 self._down_since.pop(line, None)
@@ -416,6 +442,8 @@ class History:
         for line, since in self._down_since.items():
             if self.network.now - since >= TIMEOUT:
                 self.forgotten.update(_payloads(line))
+        if any(self.network.now - since >= TIMEOUT for since in self._receivers_down_since.values()):
+            self.excuses.add("a receiver was away for too long")
 
     def _crash_router(self) -> None:
         self._count_costs()
@@ -443,6 +471,8 @@ class History:
                         assert word in said, "nobody has said so"
                     if word == "released":
                         assert not processed[payload], "somebody has it"
+                    if word == "modified":
+                        assert word in said or self.excuses or self._gives_up, "nobody has said so"
         check_limits(self.network, self.limits)
 
     def lost_outcomes(self) -> Counter[bytes]:
