@@ -1,32 +1,51 @@
-"""The consequences of memory that is used up: a warning, and the largest holders make room at twice the budget."""
+"""The consequences of memory that is used up: a warning, and at twice the budget the largest holders make room."""
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from collections import Counter, deque
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error
 from amqpmesh.router.delivery.link_loss import close_connection, cut_connection
 from amqpmesh.router.delivery.settlement import give_up, undelivered
+from amqpmesh.router.memory.holders import SHARES
 from amqpmesh.router.model.connections import ConnectionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from amqpmesh.router.context import Context
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.kernel import Leg
+    from amqpmesh.router.model.lasting_termini import SuspendedTerminus
     from amqpmesh.router.model.node import Node
 
 #: Nodes without credit that each batch checks again: their share grows when other holders leave.
 LOOKED_AT: Final = 8
 
+#: Connections, principals or nodes that one step looks at in search of those that hold most.
+_LOOKED_AT_ONCE: Final = 1_000
+
+#: After so many things that were given up, the octets in use are counted again.
+_COUNTED_AFTER: Final = 16
+
+#: Of several that hold alike, each gives up messages of at least this part of the memory in its turn.
+_A_TURN: Final = 256
+
+_Ranked: TypeAlias = "tuple[int, int, _Principal | _Address]"
+"""Its octets, negative; a number of its own; a holder."""
+
 
 def check(context: Context) -> None:
     """Update whether the memory is used up. It stays so until a tenth of it is free again."""
     memory, budget = context.memory, context.budget
-    if memory.is_exceeded:
-        _make_room(context)
+    if not memory.is_exceeded:
+        memory.in_vain = 0
+    elif not memory.frees and budget.used > memory.in_vain + (budget.limit // SHARES if memory.in_vain else 0):
+        memory.frees = True
+        context.chores.do(_make_room(context))
     used_up = budget.used > (0.9 if memory.used_up else 1.0) * budget.limit
     withheld = memory.withheld
     if used_up != memory.used_up:
@@ -94,10 +113,13 @@ def nodes(context: Context) -> Iterator[Node]:
 
 
 def _holders(context: Context) -> Iterator[Node | ConnectionRecord]:
-    for record in context.connections:
-        if not (record.own or record.cut) and (record.counted or not record.lost):
-            yield record
+    yield from (record for record in context.connections if _may_be_closed(record))
     yield from (node for node in nodes(context) if node.buffered)
+
+
+def _may_be_closed(record: ConnectionRecord) -> bool:
+    """Tell whether to close a connection may free memory. The router's own ones stay."""
+    return not (record.own or record.cut) and (record.counted > 0 or not record.lost)
 
 
 def _used_octets(holder: Node | ConnectionRecord) -> int:
@@ -108,32 +130,191 @@ def _name(holder: Node | ConnectionRecord) -> str:
     return f"connection {holder.number}" if isinstance(holder, ConnectionRecord) else f"address {holder.name!r}"
 
 
-def _make_room(context: Context) -> None:
-    """Have the largest holders make room for the others."""
-    limit = context.budget.limit
-    # The deliveries of lost connections are ended in steps, and will free their memory.
-    left = context.budget.used - sum(record.account.used - record.counted for record in context.leaving)
+# -------------------------------------------------------------------------------------------------------- making room
+
+
+class _Principal:
+    """A principal that holds memory: what is kept for it while it is away goes before its connections."""
+
+    def __init__(self, context: Context, name: tuple[str, str], connections: Iterable[ConnectionRecord]) -> None:
+        """Args: name: the tenant, and the user, host or neighbour."""
+        self._context = context
+        self.name = name
+        #: Its termini without a link, the oldest first.
+        self.links: deque[SuspendedTerminus] = deque()
+        #: Its connections, those with most octets first, and the octets of all.
+        self._connections = [(-each.held, each.number, each) for each in connections]
+        heapify(self._connections)
+        self._living = -sum(each[0] for each in self._connections)
+        #: What was given up for it, but connections.
+        self.given_up = Counter[str]()
+
+    @property
+    def octets(self) -> int:
+        """The octets that it holds."""
+        return self._living + self._context.termini.octets_of(self.name)
+
+    def give_up(self, octets: int) -> int | None:
+        """Give up messages that are kept for it; if there are none, its oldest terminus; or a connection.
+
+        Args: octets: of messages, if there are so many. Returns: the octets that are free now, or soon; None: it has
+            nothing of these.
+        """
+        termini, budget = self._context.termini, self._context.budget
+        before = budget.used
+        messages = termini.give_up_octets(self.name, octets)
+        links = 0
+        while self.links and not (messages or links):
+            links += termini.evict(self.links.popleft())
+        if not (messages or links):
+            return self._close_largest()
+        freed = before - budget.used
+        self.given_up += Counter(links=links, messages=messages, octets=freed)
+        return freed
+
+    def _close_largest(self) -> int | None:
+        while self._connections:
+            known, number, record = heappop(self._connections)
+            self._living += known
+            held = record.held if _may_be_closed(record) else 0
+            if held >= -known:
+                _close(self._context, record)
+                return held
+            if held:  # less than before: others may hold more now
+                heappush(self._connections, (-held, number, record))
+                self._living += held
+                return 0
+        return None
+
+
+class _Address:
+    """A node at which messages wait."""
+
+    def __init__(self, context: Context, node: Node) -> None:
+        self._context = context
+        self.node = node
+        self.returned = 0
+
+    @property
+    def octets(self) -> int:
+        """The octets that wait there."""
+        return self.node.account.used
+
+    def give_up(self, _octets: int) -> int | None:
+        """Return its messages. Returns: the octets that are free; None: it keeps what may be sent again."""
+        held = self.octets
+        _return(self._context, self.node)
+        freed = held - self.octets
+        self.returned += freed
+        return freed if freed > 0 else None
+
+
+def _make_room(context: Context) -> Steps[None]:
+    """Let whatever holds most make room, in steps, until one and a half times the limit is used."""
+    try:
+        yield from _free(context)
+    finally:
+        context.memory.frees = False
+
+
+def _left(context: Context) -> int:
+    """Return the octets in use but for those of lost connections, whose deliveries are ended in steps."""
+    return context.budget.used - sum(record.account.used - record.counted for record in context.leaving)
+
+
+def _free(context: Context) -> Steps[None]:
+    limit, memory = context.budget.limit, context.memory
+    enough, left = limit * 3 // 2, _left(context)
     if left <= 2 * limit:
         return
-    returned: dict[str, int] = {}
-    for holder in sorted(_holders(context), key=_used_octets, reverse=True):
-        if left <= 1.5 * limit or not _used_octets(holder):
+    share, largest = yield from _find_largest(context)
+    paid: dict[_Principal | _Address, None] = {}
+    for turn in count():
+        if not turn % _COUNTED_AFTER:
+            left = _left(context)
+        if left <= enough or not largest:
             break
-        held = _used_octets(holder)
-        if isinstance(holder, ConnectionRecord):
-            _close(context, holder)
-            left -= held
-        else:
-            _return(context, holder)
-            if _used_octets(holder) < held:  # the node keeps messages that may be sent again
-                returned[holder.name] = held - _used_octets(holder)
-                left -= returned[holder.name]
+        known, number, holder = heappop(largest)
+        octets, next_largest = holder.octets, -largest[0][0] if largest else 0
+        if octets <= share:
+            continue
+        if octets < min(-known, next_largest):  # it was more before: another one holds most now
+            heappush(largest, (-octets, number, holder))
+            continue
+        if isinstance(holder, _Principal) and not holder.links and context.termini.octets_of(holder.name):
+            # Some have lost their links meanwhile, if it is not all of messages that are kept.
+            holder.links = (yield from context.termini.by_holder((holder.name,))).get(holder.name, holder.links)
+        freed = holder.give_up(min(left - enough, max(octets - max(next_largest, share), limit // _A_TURN)))
+        if freed is None:
+            continue
+        left -= freed
+        paid[holder] = None
+        heappush(largest, (-holder.octets, number, holder))
+        yield
+    memory.in_vain = context.budget.used if _left(context) > 2 * limit else 0
+    _log(context, list(paid))
+
+
+def _find_largest(context: Context) -> Steps[tuple[int, list[_Ranked]]]:
+    """Look for what holds more than a share: principals, and nodes at which messages wait.
+
+    A share is a sixteenth of the memory, and less if there are more than sixteen principals and nodes that hold some.
+    So all shares together are at most the memory, and nobody with no more than that gives anything up.
+    Returns: the share, octets; a heap of them, the largest first.
+    """
+    connections: dict[tuple[str, str], list[ConnectionRecord]] = {}
+    for number, record in enumerate(list(context.connections), 1):
+        if _may_be_closed(record) and record.held:
+            connections.setdefault(record.holder, []).append(record)
+        if not number % _LOOKED_AT_ONCE:
+            yield
+    octets = context.termini.octets_by_holder()
+    for number, (name, records) in enumerate(connections.items(), 1):
+        octets[name] = octets.get(name, 0) + sum(each.held for each in records)
+        if not number % _LOOKED_AT_ONCE:
+            yield
+    full: list[Node] = []
+    for number, node in enumerate(list(nodes(context)), 1):
+        if node.buffered and node.account.used:
+            full.append(node)
+        if not number % _LOOKED_AT_ONCE:
+            yield
+    share = context.budget.limit // max(SHARES, len(octets) + len(full))
+    found: list[_Principal | _Address] = [_Address(context, each) for each in full if each.account.used > share]
+    names = dict.fromkeys(name for name, held in octets.items() if held > share)
+    links = yield from context.termini.by_holder(names)
+    for name in names:
+        principal = _Principal(context, name, connections.get(name, ()))
+        principal.links = links.get(name, principal.links)
+        found.append(principal)
+    largest = [(-holder.octets, number, holder) for number, holder in enumerate(found)]
+    heapify(largest)
+    return share, largest
+
+
+def _log(context: Context, paid: Sequence[_Principal | _Address]) -> None:
+    """Log what was given up, but for connections, each of which has a line."""
+    returned = [each for each in paid if isinstance(each, _Address)]
     if returned:
         context.log.warning(
             "messages returned to free memory",
             addresses=len(returned),
-            largest=next(iter(returned)),
-            octets=sum(returned.values()),
+            largest=returned[0].node.name,
+            octets=sum(each.returned for each in returned),
+        )
+    given_up = [each for each in paid if isinstance(each, _Principal) and each.given_up]
+    if given_up:
+        most = max(given_up, key=lambda each: each.given_up["octets"])
+        tenant, name = most.name
+        whole = sum((each.given_up for each in given_up), Counter[str]())
+        context.log.warning(
+            "links given up to free memory",
+            users=len(given_up),
+            largest=name,
+            tenant=tenant or None,
+            links=whole["links"],
+            messages=whole["messages"],
+            octets=whole["octets"],
         )
 
 

@@ -20,8 +20,9 @@ holder above its share gets nothing more:
 - a message that needs no credit of the node returns to its sender;
 - the output of a connection is limited to one share.
 
-Messages under way may still arrive. When the memory in use exceeds twice the budget, the largest holders free memory.
-Holders then have more than two shares on average, so the largest ones are above their share.
+Messages under way may still arrive. When the memory in use exceeds twice the budget, the largest holders free memory
+(`delivery.memory_pressure`). There a principal is one holder, with its connections, and with what is kept for it while
+it is away.
 
 The router's own answers, and requests to its own nodes, count in a reserve that no other holder can use.
 """
@@ -52,7 +53,7 @@ RESERVE: Final = 16
 class Memory:
     """The budget of a router, and the state of being used up."""
 
-    __slots__ = ("_shared", "_workers", "budget", "on_portion", "reserve", "used_up", "withheld")
+    __slots__ = ("_shared", "_workers", "budget", "frees", "in_vain", "on_portion", "reserve", "used_up", "withheld")
 
     def __init__(self, limit: int, workers: int = 1, shared: dict[Budget, Usage] | None = None) -> None:
         """Args: limit: octets. While more are in use, only holders below their share get more.
@@ -64,6 +65,10 @@ class Memory:
         self.reserve = Budget(limit // RESERVE, self.budget)
         #: The limit was exceeded, and less than a tenth of it is free since.
         self.used_up = False
+        #: Holders make room now, in steps.
+        self.frees = False
+        #: The octets that were in use when holders had made room, and it was not enough; 0: it was, or is not needed.
+        self.in_vain = 0
         self._workers = workers
         self._shared = {} if shared is None else shared
         #: Called when this worker has taken a portion of a part that the workers share.

@@ -35,6 +35,7 @@ from amqpmesh.router.delivery.link_loss import fail_link
 from amqpmesh.router.endpoint_setup import PART_OF, WHOLE_MAP
 from amqpmesh.router.mesh.neighbour import LIVES
 from amqpmesh.router.message.outcomes import ALL_RECEIVED
+from amqpmesh.router.model.connections import MESH
 from amqpmesh.router.model.lasting_sources import Part, SuspendedSource
 from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.links import IncomingLink, LinkKey, OutgoingLink
@@ -59,7 +60,6 @@ is gone; one that lives is connected again by then."""
 
 _SECOND: Final = ReceiverSettleMode.SECOND
 _POLICY: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
-_MESH: Final = "$mesh"
 
 #: Octets of an attach beside its name, its address and its map; of an entry beside its tag and its state.
 _AROUND: Final = 300
@@ -99,7 +99,7 @@ def keep_lane(context: Context, link: IncomingLink | OutgoingLink, seconds: int)
 
 
 def _key(record: ConnectionRecord, name: str, *, sends: bool) -> LinkKey:
-    return _MESH, _MESH, _MESH, record.peer.container_id, name, sends
+    return MESH, MESH, MESH, record.peer.container_id, name, sends
 
 
 class ResumedLanes:
@@ -140,7 +140,7 @@ class ResumedLanes:
 
     def awaited(self) -> list[str]:
         """Return the neighbours whose lanes are kept while there is no connection to them, the latest first."""
-        routers = dict.fromkeys(each.key[3] for each in self._context.termini.kept() if each.key[0] == _MESH)
+        routers = dict.fromkeys(each.key[3] for each in self._context.termini.kept() if each.key[0] == MESH)
         return [each for each in reversed(routers) if each not in self._ways]
 
     def losing(self, record: ConnectionRecord) -> None:
@@ -211,7 +211,7 @@ class ResumedLanes:
         return self._config.resume + (ceil(self._config.hold) if isinstance(link, IncomingLink) else 0)
 
     def _kept(self, router: str) -> list[SuspendedTerminus]:
-        return [each for each in self._context.termini.kept() if each.key[0] == _MESH and each.key[3] == router]
+        return [each for each in self._context.termini.kept() if each.key[0] == MESH and each.key[3] == router]
 
     # --------------------------------------------------------------------------------------------- the sending router
 

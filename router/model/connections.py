@@ -50,6 +50,10 @@ class Freed:
         self.count = 0
 
 
+MESH: Final = "$mesh"
+"""In place of the tenant, of neighbours."""
+
+
 class ConnectionRecord:
     """One connection of this router."""
 
@@ -254,6 +258,18 @@ class ConnectionRecord:
     def principal(self) -> str:
         """The identity by which its links can be stolen: the user, else the host."""
         return self.peer.user if self.peer.user is not None else f"host {self.host}"
+
+    @property
+    def holder(self) -> tuple[str, str]:
+        """The tenant and the principal whose memory it takes; of a neighbour, `MESH` and its container-id."""
+        if self.role == "mesh":
+            return MESH, self.peer.container_id
+        return self.peer.tenant, self.principal
+
+    @property
+    def held(self) -> int:
+        """Octets that closing it frees: of one whose links are ending anyway, those of its unwritten output."""
+        return self.counted if self.lost else self.account.used
 
 
 #: Deliveries to a node of the router itself whose senders are remembered: more than wait for its answers.

@@ -9,7 +9,8 @@ from amqpmesh.router.amqp.standard.delivery_states import STATES
 from amqpmesh.router.amqp.standard.messaging import Source, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections import deque
+    from collections.abc import Container, Iterable
 
     from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.session import Session
@@ -142,7 +143,34 @@ class LastingTermini(Protocol):
         """Have termini refer to little of a connection that is gone, in steps. Its links have ended."""
 
     def make_room(self) -> Steps[None]:
-        """Give up termini until the limits are kept: those of the holder that has most deliveries, its oldest first."""
+        """Give up termini until there are no more deliveries than may be: those of the holder with most, its oldest
+        first.
+        """
+
+    def octets_by_holder(self) -> dict[tuple[str, str], int]:
+        """Return the octets that count in the router's memory for each holder: of its termini, and of messages that are
+        kept for its receivers, attached ones included.
+        """
+
+    def octets_of(self, holder: tuple[str, str]) -> int:
+        """Return the same of one holder."""
+
+    def by_holder(
+        self, holders: Container[tuple[str, str]] | None = None
+    ) -> Steps[dict[tuple[str, str], deque[SuspendedTerminus]]]:
+        """Return the termini without a link by holder, in steps; those that were suspended first at the beginning.
+
+        Args: holders: those to look for; None: all. One without a terminus is not in the result.
+        """
+
+    def give_up_octets(self, holder: tuple[str, str], octets: int) -> int:
+        """Give up messages that are kept for a holder, the oldest of a link first, until so many octets are free.
+
+        Not all are given up in one call. Returns: the number of messages; 0: none is kept.
+        """
+
+    def evict(self, terminus: SuspendedTerminus) -> bool:
+        """Give up a terminus, and log why. Returns: False: it has come back, or was ended, meanwhile."""
 
     def suspended(self, key: LinkKey) -> SuspendedTerminus | None:
         """Return the terminus that is kept for a link; None: there is none."""

@@ -88,7 +88,9 @@ class LostConnection:
         return cast("ConnectionRecord", self)
 
     # These ask for nothing but the fields above.
+    held = ConnectionRecord.held
     held_frames = ConnectionRecord.held_frames
+    holder = ConnectionRecord.holder
     is_congested = ConnectionRecord.is_congested
     origin = ConnectionRecord.origin
     principal = ConnectionRecord.principal

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from amqpmesh.router.amqp.dismantling import reduce_session, replace_session
 from amqpmesh.router.kernel import CreditSink
 from amqpmesh.router.model.lost_connection import LostConnection
-from amqpmesh.router.small_set import with_item, without_item
+from amqpmesh.router.small_set import first, with_item, without_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqpmesh.router.incremental import Steps
-    from amqpmesh.router.kernel import Budget, KernelSession
+    from amqpmesh.router.kernel import KernelSession
     from amqpmesh.router.model.connections import ConnectionRecord
     from amqpmesh.router.model.lasting_termini import SuspendedTerminus
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
@@ -34,9 +34,9 @@ _NO_CREDIT: Final = CreditSink(0, None, False)
 class FormerConnections:
     """The connections that termini had last, lost ones and others."""
 
-    def __init__(self, memory: Budget) -> None:
-        """Args: memory: counts the octets of what stays of connections."""
-        self._memory = memory
+    def __init__(self, count: Callable[[tuple[str, str], int], None]) -> None:
+        """Args: count: counts the octets of what stays of connections, for the holder of one of its termini."""
+        self._count = count
         self._termini: dict[ConnectionRecord, SmallSet[SuspendedTerminus]] = {}
 
     def add(self, terminus: SuspendedTerminus) -> None:
@@ -44,17 +44,21 @@ class FormerConnections:
         record = terminus.link.connection
         known = self._termini.get(record, ())
         if not known:
-            self._memory.add(OF_CONNECTION)
+            self._count(terminus.grant.holder, OF_CONNECTION)
         self._termini[record] = with_item(known, terminus)
 
     def remove(self, terminus: SuspendedTerminus) -> None:
         """Forget that of a terminus that is kept no longer, or that is about to get another one."""
         record = terminus.link.connection
-        left = without_item(self._termini.pop(record), terminus)
+        known = self._termini.pop(record)
+        payer = first(known).grant.holder
+        left = without_item(known, terminus)
         if left:
             self._termini[record] = left
-        else:
-            self._memory.add(-OF_CONNECTION)
+        if not left or first(left).grant.holder != payer:
+            self._count(payer, -OF_CONNECTION)
+            if left:
+                self._count(first(left).grant.holder, OF_CONNECTION)
 
     def has_any_of(self, record: ConnectionRecord) -> bool:
         """Tell whether a terminus is kept whose link was of a connection."""

@@ -8,6 +8,7 @@ such a delivery is aborted when its receiver comes back.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.delivery.lifetime import leg_sent
@@ -26,6 +27,10 @@ _FREED: Final = 8
 
 #: The most that a holder with most gives up beyond the next one, in one turn: a part of the limit.
 _A_TURN: Final = 64
+
+
+#: The most messages that one step gives up.
+_AT_ONCE: Final = 500
 
 
 class KeptOctets(SentMessages):
@@ -74,6 +79,10 @@ class KeptOctets(SentMessages):
     def tags(self) -> list[bytes]:
         """The delivery-tags, those of whole messages first, the oldest first."""
         return [*self.messages, *self._parts]
+
+    def first_tags(self, most: int) -> list[bytes]:
+        """Return the same of the first ones. Args: most: of them."""
+        return list(islice(chain(self.messages, self._parts), most))
 
 
 class OctetStore:
@@ -132,6 +141,28 @@ class OctetStore:
                 pass
             if holder in self._of_holder:
                 heappush(largest, (-self._of_holder[holder], holder))
+
+    def by_holder(self) -> dict[tuple[str, str], int]:
+        """Return the octets that are kept for each holder."""
+        return dict(self._of_holder)
+
+    def of(self, holder: tuple[str, str]) -> int:
+        """Return the octets that are kept for a holder."""
+        return self._of_holder.get(holder, 0)
+
+    def give_up(self, holder: tuple[str, str], octets: int) -> int:
+        """Give up messages of a holder, as `LastingTermini.give_up_octets` does."""
+        left = self.of(holder) - octets
+        dropped = 0
+        while holder in self._links and self._of_holder[holder] > left and dropped < _AT_ONCE:
+            kept = next(iter(self._links[holder]))
+            for tag in kept.first_tags(_AT_ONCE - dropped):
+                kept.drop(tag)
+                dropped += 1
+                if self.of(holder) <= left:
+                    break
+        self.given_up += dropped
+        return dropped
 
     def _give_up(self, kept: KeptOctets, most: int, next_largest: int) -> bool:
         """Give up messages of one link. Returns: whether that is enough, and not: the link has none left."""

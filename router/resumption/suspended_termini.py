@@ -11,38 +11,32 @@ from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from amqpmesh.router.amqp.standard.definitions import SENDER
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
-from amqpmesh.router.config.address import Resumption
-from amqpmesh.router.config.urls import is_loopback
 from amqpmesh.router.delivery.left_unsettled import end_away_ones
 from amqpmesh.router.kernel import MANY, Budget, KernelSession, keep_outcomes, set_aside
 from amqpmesh.router.model.lasting_sources import SuspendedSource
 from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.lasting_termini import (
-    Grant,
     LastingTermini,
     ResumptionCounts,
     SuspendedTerminus,
     is_lasting,
 )
 from amqpmesh.router.model.links import IncomingLink, OutgoingLink
-from amqpmesh.router.model.node import DynamicNode
 from amqpmesh.router.resumption.former_connections import FormerConnections, reduce_incoming, reduce_outgoing
+from amqpmesh.router.resumption.grants import Grants
 from amqpmesh.router.resumption.returning_receivers import ReturningReceivers
 from amqpmesh.router.telemetry.schema import Happening
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
-    from amqpmesh.router.amqp.link import Receiver, Sender
     from amqpmesh.router.amqp.session import Session
-    from amqpmesh.router.amqp.standard.messaging import Source, Target
     from amqpmesh.router.context import Context, Errand
     from amqpmesh.router.incremental import Steps
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.links import LinkKey
-    from amqpmesh.router.model.node import Node
 
 #: Octets that a terminus, and each of its deliveries, count in the router's memory: about what they take. `OF_RELAY`: a
 #: delivery that came, and that the router had to decide about.
@@ -56,10 +50,9 @@ _ROOM_AFTER: Final = 256
 #: Deliveries that one step moves.
 AT_ONCE: Final = 1_000
 
-#: In place of the tenant, of neighbours whose lanes are kept. They do not count among the links of clients.
-_MESH: Final = "$mesh"
+#: Termini that one step looks at, where all are looked at.
+_LOOKED_AT: Final = 500
 
-_NEVER: Final = TerminusExpiryPolicy.NEVER
 _CONNECTION_CLOSE: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
 _LINK_DETACH: Final = TerminusExpiryPolicy.LINK_DETACH
 
@@ -74,22 +67,16 @@ class _Lost(NamedTuple):
     """Its time runs."""
 
 
-class SuspendedTermini(LastingTermini):
+class SuspendedTermini(Grants, LastingTermini):
     """The grants of a router, and the termini that have no link now."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         self.sources = ReturningReceivers(context)
         self.resumptions = 0
         self.lapsed = 0
         self.evicted = 0
         self.counts = ResumptionCounts()
-        self.keeps = True
-        #: The links that have a grant, suspended ones included, by holder.
-        self._granted: dict[tuple[str, str], int] = {}
-        #: The latest grant of each: most of its links are granted the same, and share it.
-        self._latest: dict[tuple[str, str], Grant] = {}
-        self._granted_in_all = 0
         self._suspended: dict[LinkKey, SuspendedTerminus] = {}
         #: Lost links whose termini are made in steps, before those links end.
         self._lost: dict[LinkKey, _Lost] = {}
@@ -111,12 +98,9 @@ class SuspendedTermini(LastingTermini):
         self._nowhere = KernelSession(0)
         self._nowhere.wire.router = context.kernel
         self._memory = Budget(context.budget.limit, context.budget)
-        self._connections = FormerConnections(self._memory)
-
-    @property
-    def granted(self) -> int:
-        """The links that are granted some time, and the termini that are kept without a link."""
-        return self._granted_in_all
+        #: The octets of these by holder.
+        self._octets: dict[tuple[str, str], int] = {}
+        self._connections = FormerConnections(self._count)
 
     @property
     def suspended_number(self) -> int:
@@ -126,69 +110,6 @@ class SuspendedTermini(LastingTermini):
     def kept(self) -> Iterable[SuspendedTerminus]:
         """Return the termini that are kept without a link, those that were suspended first at the beginning."""
         return self._suspended.values()
-
-    # ---------------------------------------------------------------------------------------------------------- grants
-
-    def grant(
-        self,
-        record: ConnectionRecord,
-        endpoint: Receiver | Sender,
-        terminus: Target | Source,
-        node: Node | None,
-        known: SuspendedTerminus | None,
-    ) -> Grant | None:
-        """Return the time that our end of a link is kept; None: it goes with its link.
-
-        `never` asks for it only together with an unsettled map: programs write it that never come back with one.
-        Args: terminus: as the peer asks for it. known: the one that it had before, whose grant ends once it has this
-            one.
-        """
-        context = self._context
-        limits = context.config.resumption
-        asked = float(terminus.timeout)
-        policy = terminus.expiry_policy
-        if policy is _NEVER:
-            remote = endpoint.remote
-            asked = limits.timeout if remote is not None and remote.unsettled is not None else 0.0
-            policy = _CONNECTION_CLOSE
-        seconds = int(min(asked, limits.timeout))
-        if seconds <= 0 or terminus.dynamic or record.listener is None or record.inside or not self.keeps:
-            return None
-        if node is not None and node.config.resumption is Resumption.OFF:
-            return None
-        if endpoint.role is SENDER and isinstance(node, DynamicNode):
-            return None
-        if record.peer.user is None and not (limits.anonymous or is_loopback(record.host)):
-            return None
-        holder = record.peer.tenant, record.principal
-        back = 0 if known is None else 1
-        of_holder = self._granted.get(holder, 0)
-        if self._granted_in_all - back >= limits.links or of_holder - back >= limits.links_per_user:
-            return None
-        self._granted[holder] = of_holder + 1
-        self._granted_in_all += 1
-        grant = Grant(policy, seconds, holder, terminus.address)
-        latest = self._latest.get(holder)
-        if grant != latest:
-            self._latest[holder] = latest = grant
-        return latest
-
-    def grant_lane(self, router: str, address: str, seconds: int) -> Grant:
-        """Return the time that this router's end of a lane is kept, as `LastingTermini.grant_lane` does."""
-        holder = _MESH, router
-        self._granted[holder] = self._granted.get(holder, 0) + 1
-        return Grant(_CONNECTION_CLOSE, seconds, holder, address)
-
-    def take_back(self, grant: Grant) -> None:
-        """Note that a link with a grant has ended for good."""
-        if grant.holder[0] != _MESH:
-            self._granted_in_all -= 1
-        left = self._granted[grant.holder] - 1
-        if left:
-            self._granted[grant.holder] = left
-        else:
-            del self._granted[grant.holder]
-            self._latest.pop(grant.holder, None)
 
     # ------------------------------------------------------------------------------------------------------ suspension
 
@@ -309,7 +230,16 @@ class SuspendedTermini(LastingTermini):
         relays = set_aside(terminus.link.endpoint.flow_state, terminus.holder, compacts, most)
         more = relays * (OF_RELAY - OF_DELIVERY)
         terminus.octets += more
-        self._memory.add(more)
+        self._count(terminus.grant.holder, more)
+
+    def _count(self, holder: tuple[str, str], octets: int) -> None:
+        """Count octets that are kept for a holder, or (negative) are not any more."""
+        self._memory.add(octets)
+        has = self._octets.get(holder, 0) + octets
+        if has:
+            self._octets[holder] = has
+        else:
+            self._octets.pop(holder, None)
 
     def _make(self, key: LinkKey) -> None:
         """Make the terminus of a lost link."""
@@ -338,7 +268,7 @@ class SuspendedTermini(LastingTermini):
         terminus.counted = unsettled
         self._most_deliveries += unsettled
         terminus.octets = OF_TERMINUS + OF_DELIVERY * unsettled
-        self._memory.add(terminus.octets)
+        self._count(grant.holder, terminus.octets)
         self._connections.add(terminus)
         if has_time:
             self._begin_time(terminus)
@@ -349,41 +279,73 @@ class SuspendedTermini(LastingTermini):
             context.log.info("link suspended", **_described(terminus), unsettled=unsettled, seconds=grant.timeout)
 
     def make_room(self) -> Steps[None]:
-        """Give up termini until the limits are kept, as `LastingTermini.make_room` does."""
+        """Give up termini until there are no more deliveries than may be, as `LastingTermini.make_room` does."""
         self._made = 0
-        if self._context.memory.is_exceeded:
-            self.sources.octets.make_room(0)  # the deliveries are worth more
-        if not (self._has_too_many() or self._context.memory.is_exceeded):
+        most = self._context.config.resumption.unsettled
+        if self._most_deliveries > most:
+            yield from self._recount()
+        if self._most_deliveries <= most:
             return
-        kept: dict[tuple[str, str], deque[SuspendedTerminus]] = {}
-        for each in self._suspended.values():
-            kept.setdefault(each.grant.holder, deque()).append(each)
+        kept = yield from self.by_holder()
         largest = [(-sum(each.counted + 1 for each in of_holder), holder) for holder, of_holder in kept.items()]
         heapify(largest)
-        most = self._context.config.resumption.unsettled
-        while largest and (self._most_deliveries > most or self._context.memory.is_exceeded):
+        while largest and self._most_deliveries > most:
             held, holder = heappop(largest)
             oldest = kept[holder].popleft()
             if kept[holder]:
                 heappush(largest, (held + oldest.counted + 1, holder))
-            if self._is_kept(oldest):  # it has not come back meanwhile
-                self.evicted += 1
-                self.end(oldest, "there is no room")
+            if self.evict(oldest):
                 yield
+
+    def _recount(self) -> Steps[None]:
+        """Count the deliveries of all of them anew: some have ended."""
+        for number, each in enumerate(list(self._suspended.values()), 1):
+            if self._is_kept(each):
+                self._most_deliveries += each.unsettled - each.counted
+                each.counted = each.unsettled
+            if not number % _LOOKED_AT:
+                yield
+
+    def octets_by_holder(self) -> dict[tuple[str, str], int]:
+        """Return the octets of what is kept for each holder, as `LastingTermini.octets_by_holder` does."""
+        octets = self.sources.octets.by_holder()
+        for holder, of_termini in self._octets.items():
+            octets[holder] = octets.get(holder, 0) + of_termini
+        return octets
+
+    def octets_of(self, holder: tuple[str, str]) -> int:
+        """Return the octets of what is kept for a holder: of its termini, and of messages."""
+        return self._octets.get(holder, 0) + self.sources.octets.of(holder)
+
+    def by_holder(
+        self, holders: Container[tuple[str, str]] | None = None
+    ) -> Steps[dict[tuple[str, str], deque[SuspendedTerminus]]]:
+        """Return the termini of holders, as `LastingTermini.by_holder` does."""
+        found: dict[tuple[str, str], deque[SuspendedTerminus]] = {}
+        for number, each in enumerate(list(self._suspended.values()), 1):
+            holder = each.grant.holder
+            if holders is None or holder in holders:
+                found.setdefault(holder, deque()).append(each)
+            if not number % _LOOKED_AT:
+                yield
+        return found
+
+    def give_up_octets(self, holder: tuple[str, str], octets: int) -> int:
+        """Give up messages that are kept for a holder, as `LastingTermini.give_up_octets` does."""
+        return self.sources.octets.give_up(holder, octets)
+
+    def evict(self, terminus: SuspendedTerminus) -> bool:
+        """Give up a terminus for want of room, as `LastingTermini.evict` does."""
+        if not self._is_kept(terminus):
+            return False
+        self.evicted += 1
+        self.end(terminus, "there is no room")
+        return True
 
     @staticmethod
     def _outlasts(terminus: SuspendedTerminus, session: Session) -> bool:
         """Tell whether the time of a terminus does not run yet when a session ends."""
         return terminus.session is not session or terminus.grant.policy is _CONNECTION_CLOSE
-
-    def _has_too_many(self) -> bool:
-        """Tell whether more deliveries are kept than may be. They are counted only if there may be so many."""
-        most = self._context.config.resumption.unsettled
-        if self._most_deliveries > most:
-            for each in self._suspended.values():
-                self._most_deliveries += each.unsettled - each.counted
-                each.counted = each.unsettled
-        return self._most_deliveries > most
 
     # ------------------------------------------------------------------------------------------------------------- end
 
@@ -431,7 +393,7 @@ class SuspendedTermini(LastingTermini):
         del self._suspended[terminus.key]
         self.take_back(terminus.grant)
         self._most_deliveries -= terminus.counted
-        self._memory.add(-terminus.octets)
+        self._count(terminus.grant.holder, -terminus.octets)
         link = terminus.link
         self._connections.remove(terminus)
         if isinstance(terminus, SuspendedTarget) and terminus.holder is not terminus.link.endpoint.flow_state:

@@ -17,6 +17,7 @@ from amqpmesh.router.management.changed_config import put_in_force
 from tests.router.resumption.test_returning_senders import WHOLE, Roaming, as_map, tag
 from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import FAILED, RoamingReceiver
+from tests.support.worlds.hogs import Hog
 from tests.support.worlds.network import Network
 
 
@@ -25,14 +26,15 @@ def test_a_link_that_is_given_up_is_counted_and_logged_and_answered_by_null(
     why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "amqpmesh")
-    r = Roaming(network=Network(resumption=ResumptionConfig(unsettled=2 if why == "deliveries" else 100)))
+    limits = ResumptionConfig(unsettled=2 if why == "deliveries" else 100)
+    r = Roaming(network=Network(memory=2**20, resumption=limits))
     r.send(3)
     context = r.network.core.context
-    others = Budget(context.budget.limit, context.budget)
-    if why == "memory":
-        others.add(2 * context.budget.limit + 1)
+    hog = Hog(r.network, 2**21 - 2_000) if why == "memory" else None  # of the same user
     r.lose()
-    others.add(-others.used)
+    if hog is not None:
+        assert hog.is_closed
+        hog.leave()
     assert (context.termini.evicted, context.termini.suspended_number) == (1, 0)
     (line,) = [each for each in caplog.messages if each.startswith("link expired")]
     assert "there is no room" in line

@@ -38,8 +38,9 @@ def check_limits(network: Network, limits: ResumptionConfig) -> None:
     octets = termini.sources.octets.octets  # type: ignore[attr-defined]
     assert max(sizes, default=0) <= limits.keep_max
     assert octets == sum(sizes) + OF_MESSAGE * len(sizes) <= limits.keep
-    # Beyond twice the memory nobody's is kept.
-    assert not context.memory.is_exceeded or not (of_termini or octets)
+    assert not context.memory.is_exceeded, "the user has given up links, or else a connection"
+    for holder in {each.grant.holder for each in kept}:
+        assert termini.octets_of(holder) == of_termini + octets, "one account of each user: here there is one"
     assert budget.used >= of_termini + octets
 
 

@@ -10,10 +10,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Rejected, Released
-from amqpmesh.router.kernel import Budget
 from amqpmesh.router.management.snapshot import snapshot
 from tests.support.peers.raw_receiver import RawReceiver
 from tests.support.peers.raw_sender import SECOND, RawSender
+from tests.support.worlds.hogs import Hog
 from tests.support.worlds.network import Network, message
 from tests.support.worlds.raw_lines import Line, Lines
 from tests.support.worlds.resumption_accounts import check_limits, counts_at_rest
@@ -91,7 +91,7 @@ class History:
         resends: bool = False,
     ) -> None:
         """Args: lasting: receivers ask for resumption, too. address: as the router has it. credit: of each receiver.
-        reliable: as of `RawReceiver`. room: octets of the memory that others leave to what is kept; None: all of them.
+        reliable: as of `RawReceiver`. room: octets that another connection of the user leaves of the memory.
         resends: what was `modified` or is in doubt is sent again as another message, at the end at the latest.
         """
         self.limits = limits
@@ -100,7 +100,7 @@ class History:
         self._redelivers = address is not None and address.redeliver
         self._addresses = () if address is None else (address,)
         self._room = room
-        self._others: Budget | None = None
+        self._hog: Hog | None = None
         self.resends = resends
         network = self._router()
         self.lines: list[Line] = []
@@ -168,10 +168,15 @@ class History:
         if self._room is None:
             return Network(*self._addresses, resumption=self.limits)
         network = Network(*self._addresses, resumption=self.limits, memory=_MEMORY)
-        budget = network.core.context.budget
-        self._others = Budget(budget.limit, budget)
-        self._others.add(2 * budget.limit - self._room)
+        self._hog = Hog(network, 2 * _MEMORY - self._room)
         return network
+
+    def _fill_again(self) -> None:
+        """Let another connection hold the memory, if that which held it was closed to free it."""
+        if self._hog is not None and self._hog.is_closed:
+            self.costs["connections"] += 1
+            self._hog.leave()
+            self._hog = Hog(self.network, 2 * _MEMORY - (self._room or 0))
 
     def _count_costs(self) -> None:
         termini = self.network.core.context.termini
@@ -218,6 +223,7 @@ class History:
 
     def step(self, name: str, number: int) -> None:
         """Take a step, and check what always holds."""
+        self._fill_again()
         # Three of four concern a sender.
         line = self.lines[number % SENDERS if number < 24 else SENDERS + number % RECEIVERS]
         if isinstance(line.peer, RawReceiver):
@@ -279,8 +285,8 @@ class History:
             assert not sender.unsettled
         for receiver in self.receivers:
             assert not receiver.unsettled
-        if self._others is not None:
-            self._others.add(-self._others.used)
+        if self._hog is not None:
+            self._hog.leave()
         for line in self.lines:
             line.cut_old_ones()
         self.all.advance(5.0)
