@@ -25,9 +25,11 @@ from amqpmesh.router.memory.holders import SHARES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amqpmesh.policies.access import Peer
     from amqpmesh.router.amqp.alike_attaches import AlikeAttaches
     from amqpmesh.router.memory.holders import Memory
     from amqpmesh.router.model.connections import ConnectionRecord
+    from amqpmesh.router.model.lasting_termini import Grant
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
 
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
@@ -185,6 +187,20 @@ def _size_of_termini(attach: Attach) -> int:
         if source.outcomes and not OUTCOMES.issuperset(source.outcomes):
             octets += sum(map(getsizeof, source.outcomes))
     return octets
+
+
+def size_of_peer(peer: Peer) -> int:
+    """Return the octets of a peer's names beyond `FREE`."""
+    return max(0, getsizeof(peer.container_id) + getsizeof(peer.hostname) - FREE)
+
+
+def size_of_grant(name: str, grant: Grant, attach: Attach | None) -> int:
+    """Return the octets beyond `FREE` that are kept of a link without its connection.
+
+    Args: name: of the link. grant: of its terminus. attach: what is retained of the peer's `attach`.
+    """
+    octets = getsizeof(name) + getsizeof(grant.address) + getsizeof(grant.default_outcome)
+    return max(0, octets + (0 if attach is None else _size_of_termini(attach)) - FREE)
 
 
 def remember(memory: Memory, record: ConnectionRecord, octets: int) -> bool:

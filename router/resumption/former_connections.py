@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqpmesh.router.amqp.dismantling import reduce_session, replace_session
 from amqpmesh.router.kernel import CreditSink
+from amqpmesh.router.memory.retained import size_of_peer
 from amqpmesh.router.model.lost_connection import LostConnection
 from amqpmesh.router.small_set import first, with_item, without_item
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from amqpmesh.router.model.links import IncomingLink, OutgoingLink
     from amqpmesh.router.small_set import SmallSet
 
-#: Octets that count in the router's memory for each connection: about what stays of it when it is lost. It may be the
-#: ledger of a session that has deliveries yet.
+#: Octets that count in the router's memory for each connection, beside long names of its peer: about what stays of it
+#: when it is lost. It may be the ledger of a session that has deliveries yet.
 OF_CONNECTION: Final = 1_024
 
 #: Termini that one step looks at.
@@ -44,7 +45,7 @@ class FormerConnections:
         record = terminus.link.connection
         known = self._termini.get(record, ())
         if not known:
-            self._count(terminus.grant.holder, OF_CONNECTION)
+            self._count(terminus.grant.holder, _octets_of(record))
         self._termini[record] = with_item(known, terminus)
 
     def remove(self, terminus: SuspendedTerminus) -> None:
@@ -56,9 +57,9 @@ class FormerConnections:
         if left:
             self._termini[record] = left
         if not left or first(left).grant.holder != payer:
-            self._count(payer, -OF_CONNECTION)
+            self._count(payer, -_octets_of(record))
             if left:
-                self._count(first(left).grant.holder, OF_CONNECTION)
+                self._count(first(left).grant.holder, _octets_of(record))
 
     def has_any_of(self, record: ConnectionRecord) -> bool:
         """Tell whether a terminus is kept whose link was of a connection."""
@@ -77,6 +78,11 @@ class FormerConnections:
                 self.add(terminus)
                 reduce(terminus)
             yield
+
+
+def _octets_of(record: ConnectionRecord) -> int:
+    """Return the octets that count for a connection. Its peer's names are those of its `open`, and do not change."""
+    return OF_CONNECTION + size_of_peer(record.peer)
 
 
 def reduce_incoming(link: IncomingLink) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from amqpmesh.router.amqp.standard.messaging import TerminusExpiryPolicy
 from amqpmesh.router.delivery.left_unsettled import end_away_ones
 from amqpmesh.router.kernel import MANY, Budget, KernelSession, keep_outcomes, set_aside
+from amqpmesh.router.memory.retained import size_of_grant
 from amqpmesh.router.model.lasting_sources import SuspendedSource
 from amqpmesh.router.model.lasting_targets import SuspendedTarget
 from amqpmesh.router.model.lasting_termini import (
@@ -267,7 +268,8 @@ class SuspendedTermini(Grants, LastingTermini):
         self._made += 1
         terminus.counted = unsettled
         self._most_deliveries += unsettled
-        terminus.octets = OF_TERMINUS + OF_DELIVERY * unsettled
+        names = size_of_grant(key[4], grant, link.endpoint.remote)
+        terminus.octets = OF_TERMINUS + names + OF_DELIVERY * unsettled
         self._count(grant.holder, terminus.octets)
         self._connections.add(terminus)
         if has_time:

@@ -9,10 +9,10 @@ from weakref import ref
 
 import pytest
 
-from amqpmesh.router.amqp.standard.definitions import ReceiverSettleMode, Role
-from amqpmesh.router.amqp.standard.delivery_states import Accepted
+from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role
+from amqpmesh.router.amqp.standard.delivery_states import Accepted, Rejected
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.amqp.standard.performatives import Detach
+from amqpmesh.router.amqp.standard.performatives import Detach, Open
 from amqpmesh.router.endpoint_setup import WHOLE_MAP
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.model.connections import ConnectionRecord
@@ -20,7 +20,7 @@ from amqpmesh.router.model.lost_connection import LostConnection
 from tests.router.resumption.test_returning_senders import CLOSE, WHOLE, Roaming, as_map, tag
 from tests.support.peers.bystanders import Intruder
 from tests.support.peers.roaming_receiver import ALL, FAILED, RoamingReceiver
-from tests.support.peers.scripted import attached
+from tests.support.peers.scripted import AMQP, attached
 from tests.support.worlds.network import Network
 
 
@@ -139,3 +139,36 @@ def test_what_stands_for_a_lost_connection_has_all_that_a_connection_has() -> No
     for name in ("number", "host", "peer", "listener", "limits", "origin", "principal", "strict_annotations"):
         assert getattr(lost, name) == getattr(record, name)
     assert (lost.is_congested(), lost.unwritten, lost.held_frames) == (False, 0, 0)
+
+
+HUGE = "x" * 20_000
+
+
+@pytest.mark.parametrize("large", ["name", "address", "default_outcome", "container_id", "hostname"])
+@pytest.mark.parametrize("role", Role)
+def test_long_names_that_are_kept_count_in_memory(role: Role, large: str) -> None:
+    network, count = Network(), 20
+    budget = network.core.context.budget
+    rejected = Rejected(error=Error(condition=AmqpCondition.NOT_FOUND, description=HUGE))
+    terms = {"default_outcome": rejected} if large == "default_outcome" else {}
+    terminus: Source | Target = Source(address="q", expiry_policy=CLOSE, timeout=30, **terms)
+    if role is Role.SENDER:
+        terminus = Target(address="q", expiry_policy=CLOSE, timeout=30)
+    if large == "address":
+        terminus = replace(terminus, address=HUGE)
+    for number in range(count):
+        end = Intruder(network, shares=True)
+        container = f"{number:03}{HUGE if large == 'container_id' else ''}"
+        end.peer.write(AMQP, Open(container_id=container, hostname=HUGE if large == "hostname" else None))
+        end.peer.expect_header()
+        end.peer.expect(Open)
+        end.peer.begin()
+        name = f"{number:03}{HUGE if large == 'name' else ''}"
+        end.peer.write(attached(role, "q", name=name, **{"source" if role is Role.RECEIVER else "target": terminus}))
+        end.peer.hear()
+        end.leave()
+    assert network.core.context.termini.suspended_number == count
+    is_kept = large != "default_outcome" or role is Role.RECEIVER
+    assert (budget.used > count * len(HUGE)) is is_kept
+    network.advance(31)
+    assert budget.used == 0
