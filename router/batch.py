@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from amqpmesh.router.context import Errand
 from amqpmesh.router.delivery.anonymous_routes import watch_window
 from amqpmesh.router.delivery.arrival import receive_held
 from amqpmesh.router.delivery.dispatch import dispatch
@@ -56,8 +57,17 @@ def finish_batch(context: Context) -> None:
         reopen(context)
 
 
-def node_due(context: Context, node: Node) -> None:
-    """Do what is due at a node whose time has come. `finish_batch` is to follow."""
+def timer_due(context: Context, owner: Node | Errand) -> None:
+    """Do an errand, or what is due at a node, whose time has come. `finish_batch` is to follow."""
+    if not isinstance(owner, Errand):
+        _node_due(context, owner)
+        return
+    if not owner.leaves_held:
+        receive_held(context)
+    owner.action()
+
+
+def _node_due(context: Context, node: Node) -> None:
     context.forget_timer(node)
     due = node.next_timer()
     if due is None or due > context.now:  # the reason of the timer is gone

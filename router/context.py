@@ -57,7 +57,6 @@ PORTIONS_TIME: Final = 0.1
 
 _DETACHED: Final = LinkEndpointState.DETACHED
 
-
 #: The timers whose time has come that are handled before other tasks have their turn: thousands may be due at once.
 AT_ONCE: Final = 64
 
@@ -65,10 +64,11 @@ AT_ONCE: Final = 64
 class Errand:
     """An action that is due at a time. Each errand has an identity of its own among the timers."""
 
-    __slots__ = ("action",)
+    __slots__ = ("action", "leaves_held")
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.action = action
+        self.leaves_held = False  # True: it changes no node, so what the kernel holds back stays there
 
 
 #: A message that the kernel has asked about, and that the router may decide about next: its link, the address that it

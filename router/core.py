@@ -18,7 +18,7 @@ from amqpmesh.router.amqp.negotiation import Negotiation
 from amqpmesh.router.amqp.standard.definitions import Error
 from amqpmesh.router.attach.answer import Attaching
 from amqpmesh.router.attach.resolve import Lookup, limit_windows
-from amqpmesh.router.batch import finish_batch, node_due
+from amqpmesh.router.batch import finish_batch, timer_due
 from amqpmesh.router.containers.container_links import Containers
 from amqpmesh.router.containers.on_demand import OnDemandConnections
 from amqpmesh.router.containers.remote_nodes import RemoteNodes
@@ -391,13 +391,11 @@ class Core:
             finish_batch(self.context)
 
     def _timer_due(self, owner: ConnectionRecord | Node | Errand) -> None:
-        if isinstance(owner, Node):
-            node_due(self.context, owner)
+        if isinstance(owner, Node | Errand):
+            timer_due(self.context, owner)
             return
-        receive_held(self.context)
-        if isinstance(owner, Errand):
-            owner.action()
-            return
+        if not owner.engine.is_quiet(self.context.now):
+            receive_held(self.context)
         for event in owner.engine.handle_timer(self.context.now):
             self._handle(owner, event)
         if owner.engine.finished:

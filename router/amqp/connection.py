@@ -41,7 +41,7 @@ from amqpmesh.router.amqp.standard.performatives import (
     encode_performative,
 )
 from amqpmesh.router.amqp.states import CLOSING, CONNECTION, SENDING, STEP, ConnectionState, Step, direct
-from amqpmesh.router.amqp.timeouts import Due, Liveness
+from amqpmesh.router.amqp.timeouts import QUIET, Due, Liveness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +59,6 @@ class Connection:
         "__weakref__",
         "_closed_told",
         "_events",
-        "_liveness",
         "_opening",
         "_reader",
         "_waiting",
@@ -70,6 +69,7 @@ class Connection:
         "hostname",
         "in_full",
         "is_deaf",
+        "liveness",
         "negotiation",
         "remote",
         "settings",
@@ -102,7 +102,7 @@ class Connection:
         #: TLS or work of the SASL exchange is under way: input is not read until it is done.
         self._waiting = False
         self._events: list[Event] = []  # an empty deque has 700 octets
-        self._liveness = Liveness(now, settings)
+        self.liveness = Liveness(now, settings)
         #: `open` is to be sent as soon as the layers below are agreed on.
         self._opening = False
         self._closed_told = False
@@ -148,7 +148,7 @@ class Connection:
     def restrict(self, settings: ConnectionSettings) -> None:
         """Take other settings, before `open` is sent: with tighter limits, or with properties."""
         self.settings = settings
-        self._liveness.idle_time_out = settings.idle_time_out
+        self.liveness.idle_time_out = settings.idle_time_out
         self._reader.max_frame_size = self.flow_state.max_frame_size = settings.max_frame_size
 
     def begin(self, window: int | None = None, *, desired_capabilities: Sequence[Symbol] = ()) -> Session:
@@ -171,7 +171,7 @@ class Connection:
         else:
             self.write(0, Close(error=error))
         self._set_state(after)
-        self._liveness.closing()
+        self.liveness.closing()
 
     def secured(self) -> None:
         """Go on inside TLS: the handshake that `TlsRequested` asked for is done (§5.2)."""
@@ -186,7 +186,7 @@ class Connection:
         """
         self._waiting = False
         if not self.finished:
-            self._liveness.resume(now)
+            self.liveness.resume(now)
             self.report(self._advance(self.negotiation.sasl_worked()))
 
     # ------------------------------------------------------------------------------------------------ bytes and time
@@ -204,7 +204,7 @@ class Connection:
                 reader.feed(data)
             return False
         if reader.relay_next(data, flow_state):
-            self._liveness.received_at = now
+            self.liveness.received_at = now
         if flow_state.pending_disposition is not None:
             return False if flow_state.waits_for is None else None
         if reader.needs_more():
@@ -233,13 +233,13 @@ class Connection:
                     header = reader.next_header()
                     if header is None:
                         return
-                    self._liveness.received_at = now
+                    self.liveness.received_at = now
                     events = self._advance(negotiation.receive_header(header))
                 else:
                     if flow_state.pending_disposition is not None or (
                         not has_stopped and flow_state.is_open and reader.relay(flow_state)
                     ):
-                        self._liveness.received_at = now
+                        self.liveness.received_at = now
                         is_next = flow_state.pending_disposition is None and flow_state.work > 0
                         yield from kernel_events(flow_state)
                         if not is_next:  # the next frame did not stop the kernel: it may be relayed, too
@@ -250,7 +250,7 @@ class Connection:
                     frame = reader.next_frame()
                     if frame is None:
                         return
-                    self._liveness.received_at = now
+                    self.liveness.received_at = now
                     flow_state.waits_since = -1.0  # the frame that may have waited is read now
                     if negotiation.in_sasl or frame.type != AMQP_FRAME:
                         events = self._receive_sasl(frame)
@@ -281,7 +281,7 @@ class Connection:
         """Return the bytes to be sent, after a flush. They count as sent."""
         data = self.flow_state.take()
         if data:
-            self._liveness.sent(now)
+            self.liveness.sent(now)
         return data
 
     def stop_keeping(self) -> bytes:
@@ -291,16 +291,15 @@ class Connection:
         self.flow_state.is_open = self.state is S.OPENED
         return bytes(kept or b"")
 
-    @property
-    def received_at(self) -> float:
-        """The time at which the last frame came, seconds."""
-        return self._liveness.received_at
-
     def next_timer(self) -> float | None:
         """Return the time by which `handle_timer` must be called; None: there is nothing to wait for."""
         if self._events:
-            return self._liveness.received_at
-        return None if self.finished else self._liveness.next_timer()
+            return self.liveness.received_at
+        return None if self.finished else self.liveness.next_timer()
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether `handle_timer` has no event to return now."""
+        return not self._events and self.liveness.due(now) in QUIET
 
     def handle_timer(self, now: float) -> tuple[Event, ...]:
         """Do what the time asks for: send an empty frame, or close the connection of a silent peer (§2.4.5)."""
@@ -309,14 +308,14 @@ class Connection:
         if self.finished:
             return events
         if self.flow_state.waits_for is not None:
-            self._liveness.received_at = now  # the peer is not silent: its input waits here, unread
-        due = self._liveness.due(now)
+            self.liveness.received_at = now  # the peer is not silent: its input waits here, unread
+        due = self.liveness.due(now)
         if due is Due.HEARTBEAT:
             self.probe(now)
         elif due is Due.CLOSE_LATE:
             self.is_deaf, events = True, events + self._end(None, by_peer=False)
         elif due is not Due.NOTHING:
-            reason = self._liveness.reason(due)
+            reason = self.liveness.reason(due)
             events += self._fail(ProtocolError(Scope.CONNECTION, AmqpCondition.RESOURCE_LIMIT_EXCEEDED, reason))
         return events
 
@@ -324,7 +323,7 @@ class Connection:
         """Send something to the peer: an empty frame, if nothing else is due (§2.4.5)."""
         if self.can_send and not self.out:
             self.out.extend(EMPTY_FRAME)
-        self._liveness.sent(now)
+        self.liveness.sent(now)
         self.flow_state.wake()
 
     # --------------------------------------------------------------------------------------------- for the sessions
@@ -391,7 +390,7 @@ class Connection:
             assert negotiation.sasl is not None
             assert negotiation.sasl.work is not None
             self._waiting = True
-            self._liveness.hold(self._liveness.received_at)
+            self.liveness.hold(self.liveness.received_at)
             return (SaslWorkDue(negotiation.sasl.work),)
         elif progress is P.REFUSED:
             error = Error(condition=AmqpCondition.UNAUTHORIZED_ACCESS, description=negotiation.refusal)
@@ -480,7 +479,7 @@ class Connection:
         if state is S.OPENED:
             assert self.remote is not None
             self.channels.agree(self.remote.channel_max)
-            self._liveness.opened(self.remote.idle_time_out or 0)
+            self.liveness.opened(self.remote.idle_time_out or 0)
 
     def _header_sent(self) -> None:
         """Note that our AMQP header is written, and send the `open` that has waited for it."""

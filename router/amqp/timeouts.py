@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from amqpmesh.router.amqp.connection_settings import ConnectionSettings
@@ -23,6 +23,10 @@ class Due(Enum):
     OPEN_LATE = auto()
     #: Our `close` was not answered in time (§2.4.3).
     CLOSE_LATE = auto()
+
+
+#: Actions that end nothing.
+QUIET: Final = (Due.NOTHING, Due.HEARTBEAT)
 
 
 class Liveness:

@@ -42,7 +42,8 @@ def _look_later(context: Context, outgoing: OutgoingLink) -> None:
     """Look at a stalled receiver again once the patience with it is over."""
     assert outgoing.stalled_since is not None
     outgoing.endpoint.flow_state.is_watched = True
-    context.schedule(outgoing.stalled_since + _patience(context, outgoing), partial(_look_again, context, outgoing))
+    over = outgoing.stalled_since + _patience(context, outgoing)
+    context.schedule(over, partial(_look_again, context, outgoing)).leaves_held = True
 
 
 def _patience(context: Context, outgoing: OutgoingLink) -> float:
@@ -69,10 +70,12 @@ def _look_again(context: Context, outgoing: OutgoingLink) -> None:
     if outgoing.stalled_since + _patience(context, outgoing) > context.now:
         _look_later(context, outgoing)
     else:
-        _lose_patience(context, outgoing)
+        context.schedule(context.now, partial(_lose_patience, context, outgoing))
 
 
 def _lose_patience(context: Context, outgoing: OutgoingLink) -> None:
+    if outgoing.gone or outgoing.usable:
+        return
     node = outgoing.node
     if node.config.overflow is Overflow.DROP:
         _leave_out(context, outgoing)

@@ -436,8 +436,13 @@ class Pool(PoolState):
         return True
 
     def _starves_at(self) -> float | None:
-        """Return when to look for credit of idle sinks, and of sinks with more than a share; None: not needed."""
-        if self._short_since is None or not (self._demand_now() or self._overcommit_now()):
+        """Return when to look for credit of idle sinks, and of sinks with more than a share; None: not needed.
+
+        A sink that has no other beside it has nobody to get more from.
+        """
+        if self._short_since is None or len(self._waiters.sinks) < 2:
+            return None
+        if not (self._demand_now() or self._overcommit_now()):
             return None
         at = max(self._short_since + self._settings.starve_time, self._next_check)
         if self._waiters.idle_rich or not self._looked:

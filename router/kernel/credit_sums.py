@@ -116,7 +116,7 @@ class PoolState:
         #: Deliveries that the sinks may send beyond one each and the demand (`going_ahead.py`). `ahead_most`: the most
         #: that the router permits. `is_plain`: nothing else than credit matters at the node, but for what happens there
         #: for a moment. `goes_ahead`: and its sinks may go ahead. `pace`: deliveries that left in the `AHEAD_PERIOD`
-        #: before this one.
+        #: before this one; of a multicast, in one of up to `AHEAD_OF_ALL`.
         self.ahead = 0
         self.ahead_most = 0
         self.is_plain = False

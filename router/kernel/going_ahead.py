@@ -28,6 +28,11 @@ AHEAD_AT_ONCE: Final = 64
 AHEAD_PERIOD: Final = 0.01
 _PERIOD: Final = AHEAD_PERIOD
 
+#: Seconds in which a multicast has sent something, if its senders go ahead: by all of that, since each delivery is for
+#: all receivers, and none of them could have it sooner.
+AHEAD_OF_ALL: Final = 0.1
+_OF_ALL: Final = AHEAD_OF_ALL
+
 #: Receivers that can take more deliveries than this need nobody to go ahead.
 FEW_TAKEN: Final = 20
 _FEW_TAKEN: Final = FEW_TAKEN
@@ -43,14 +48,16 @@ def _look_ahead(pool: Pool, now: float) -> None:
     if demand > _FEW_TAKEN:
         pool._ahead_from = now + _PAUSE
     elapsed = now - pool._counted_at
+    to_all = pool._demand._least is not None
     if elapsed >= _PERIOD:
-        pool.pace = pool._left if elapsed < 2 * _PERIOD else 0
+        pool.pace = pool._left if elapsed < (_OF_ALL if to_all else 2 * _PERIOD) else 0
         pool._left = 0
         pool._counted_at = now
     count = len(pool._waiters.sinks)
     may = 0
     if pool.goes_ahead and now >= pool._ahead_from and not _is_divided(pool):
-        may = max(0, min(pool.pace >> 1, pool._settings.ahead, pool.ahead_most, _AHEAD_EACH * (count + 1)) + 1 - count)
+        pace = pool.pace if to_all else pool.pace >> 1
+        may = max(0, min(pace, pool._settings.ahead, pool.ahead_most, _AHEAD_EACH * (count + 1)) + 1 - count)
     if may < pool.ahead:
         may = max(may, min(pool.ahead, pool._waiting + pool._granted - demand - count))
     pool.ahead = may

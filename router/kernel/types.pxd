@@ -34,7 +34,7 @@ cdef long _COPIED
 cdef long _WIDE
 cdef long _HELD_AT_ONCE
 cdef long _WIDENING
-cdef double _BESIDE, _PATIENCE, _PACE, _PERIOD, _PAUSE
+cdef double _BESIDE, _PATIENCE, _PACE, _PERIOD, _PAUSE, _OF_ALL
 cdef long _AHEAD_EACH
 cdef long _FEW_TAKEN, _NARROW
 cdef long _SHORT
@@ -621,7 +621,7 @@ cdef bint _is_limited(CreditSink sink) except -1
 @cython.locals(parts=CreditParts, part=CreditPart, most=long, whole=long, need=long)
 cdef long _needs_of_all(Pool pool) except? -1
 
-@cython.locals(demand=long, count=long, may=long, elapsed=double)
+@cython.locals(demand=long, count=long, may=long, elapsed=double, to_all=bint, pace=long)
 cdef bint _look_ahead(Pool pool, double now) except -1
 cpdef bint pause_ahead(Pool pool, double now) except -1
 @cython.locals(elapsed=double, count=long)

@@ -456,7 +456,7 @@ class MeshMember:
             late = self._context.now - self._armed
             self._armed = None
             for neighbour in self.neighbours.values():
-                self.topology.note_traffic(neighbour, neighbour.record.engine.received_at + late)
+                self.topology.note_traffic(neighbour, neighbour.record.engine.liveness.received_at + late)
             self._apply(self.topology.handle_timer(self._context.now))
 
     def _log(self, change: changes.Change) -> None:

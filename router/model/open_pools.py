@@ -44,7 +44,7 @@ def open_pool(node: Node, pool: Pool) -> None:
         and all(map(_is_plain_receiver, outgoing))
         and not (borrowers and any(share.ingress.is_multicast for share in borrowers))
     )
-    pool.goes_ahead = is_plain and bool(incoming) and len(shares) <= 1 and not (is_multicast and len(outgoing) > FEW)
+    pool.goes_ahead = is_plain and bool(incoming) and len(shares) <= 1
     pool.is_open = is_plain and not (
         node.waiting.size or pool.held or node.draining or node.lenders or node.suspended or node.held
     )

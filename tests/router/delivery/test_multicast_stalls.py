@@ -9,6 +9,7 @@ import pytest
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.config.file import AddressConfig, Overflow
 from amqpmesh.router.delivery.fast_links import FEW
+from amqpmesh.router.kernel import AHEAD_PAUSE
 from amqpmesh.router.management.snapshot import snapshot
 from amqpmesh.router.statistics.common import Decision
 from tests.support.worlds.network import Client, Network, message
@@ -28,13 +29,19 @@ class Scene:
         self.network.run()
         self.producer = self.network.client()
         self.link = self.producer.sender("news")
+        self.sent = 0
 
     def send(self, count: int, *, settled: bool = True) -> None:
         """Send messages, which arrive in one batch."""
         for _ in range(count):
             delivery = self.link.delivery(next(self.producer._tags).to_bytes(4, "big"), settled=settled)
             self.link.transfer(delivery, message(), more=False)
+        self.sent += count
         self.network.run()
+
+    def arrived(self) -> int:
+        """Return how many deliveries have arrived at the first receiver, which nobody takes there."""
+        return len(self.consumers[0].arrivals)
 
     def decided(self) -> int:
         """Return how many deliveries were decided."""
@@ -107,3 +114,52 @@ def test_random_stalls_give_each_receiver_what_decisions_give(seed: int, receive
                     scene.network.advance(pause)
         assert scenes[0].seen() == scenes[1].seen()
     assert scenes[0].decided() < scenes[1].decided(), "the first one relays alone"
+
+
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("pause", [0.0102, 0.05])
+@pytest.mark.parametrize("receivers", [3, FEW + 2])
+def test_what_a_slow_receiver_can_take_leaves_in_one_piece(receivers: int, pause: float, settled: bool) -> None:
+    scene = Scene(receivers, credit=150, slow=10)
+    scene.network.advance(AHEAD_PAUSE)
+    for number in range(12):
+        while scene.link.credit:
+            scene.send(scene.link.credit, settled=settled)
+        scene.network.advance(pause)
+        before = scene.arrived()
+        scene.links[-1].flow(10)
+        scene.network.run()
+        assert number < 7 or scene.arrived() - before == 10, "the sender has gone ahead by all of them"
+    assert len(scene.consumers[-1].arrivals) == scene.arrived() >= 100
+
+
+def test_a_sender_goes_ahead_no_more_once_the_slow_receiver_has_stopped_for_a_while() -> None:
+    scene = Scene(3, credit=150, slow=10)
+    for step in [0.01] * 8 + [0.2] * 30:
+        scene.send(scene.link.credit)
+        scene.network.advance(step)
+        scene.links[-1].flow(10 if step < 0.1 else 1)
+        scene.network.run()
+    before = scene.sent
+    scene.send(scene.link.credit)
+    assert scene.sent - scene.arrived() <= 1
+    assert before >= 80
+
+
+def test_what_is_held_back_stays_there_when_idle_connections_and_stalled_receivers_are_looked_at() -> None:
+    scene = Scene(3, credit=150, slow=10)
+    silent = scene.network.client(idle_time_out=0.4)
+    for _ in range(60):
+        while scene.link.credit:
+            scene.send(scene.link.credit)
+        scene.network.advance(0.05)
+        for consumer, link in zip(scene.consumers, scene.links, strict=True):
+            consumer.take()
+            link.flow(10 if link is scene.links[-1] else 150)
+        scene.network.run()
+    assert scene.sent >= 500
+    assert silent.engine.liveness.received_at > scene.network.now - 0.4, "it has been sent empty frames"
+    scene.links[-1].flow(40)
+    scene.network.run()
+    assert scene.network.core.context.kernel.held_count == 0
+    assert scene.decided() <= 3
