@@ -10,6 +10,7 @@ from amqpmesh.router.amqp.standard.messaging import Source, Target
 from amqpmesh.router.config.file import ListenerConfig
 from amqpmesh.router.config.policy_file import parse_policy
 from tests.support.worlds.meshes import World
+from tests.support.worlds.network import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from amqpmesh.policies.policy import Policy
     from amqpmesh.router.amqp.link import Link
     from amqpmesh.router.config.file import AddressConfig
-    from tests.support.worlds.network import Client
 
 #: A group with all rights within its tenant.
 ALL = 'send = ["#"]\nreceive = ["#"]\nmay = ["dynamic", "anonymous", "copy", "container"]'
@@ -59,6 +59,15 @@ class Tenants:
         node.listener = ListenerConfig(url="amqp://127.0.0.1:0", name=tenant, idle_time_out=0.0)
         client = node.client(container_id or f"{tenant}-{router}-{len(node.clients)}")
         assert client.record.peer.tenant == tenant.removeprefix("operator")
+        return client
+
+    def client_inside(self, router: str, container_id: str) -> Client:
+        """Connect a client of the program around a router, which no policy rules."""
+        node = self.mesh[router]
+        client = Client(node, container_id, max_frame_size=4096, window=256, idle_time_out=None)
+        client.record.inside = True
+        node.clients.append(client)
+        self.mesh.run()
         return client
 
     def rest(self) -> None:
