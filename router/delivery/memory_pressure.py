@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -14,6 +13,7 @@ from amqpmesh.router.memory.holders import SHARES
 from amqpmesh.router.model.connections import ConnectionRecord
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterable, Iterator, Sequence
 
     from amqpmesh.router.context import Context
@@ -27,6 +27,9 @@ LOOKED_AT: Final = 8
 
 #: Connections, principals or nodes that one step looks at in search of those that hold most.
 _LOOKED_AT_ONCE: Final = 1_000
+
+#: Principals that one step takes up, of those that may have to make room.
+_MADE_AT_ONCE: Final = 200
 
 #: After so many things that were given up, the octets in use are counted again.
 _COUNTED_AFTER: Final = 16
@@ -136,18 +139,27 @@ def _name(holder: Node | ConnectionRecord) -> str:
 class _Principal:
     """A principal that holds memory: what is kept for it while it is away goes before its connections."""
 
-    def __init__(self, context: Context, name: tuple[str, str], connections: Iterable[ConnectionRecord]) -> None:
-        """Args: name: the tenant, and the user, host or neighbour."""
+    __slots__ = ("_connections", "_context", "_living", "given_up", "links", "name")
+
+    def __init__(
+        self,
+        context: Context,
+        name: tuple[str, str],
+        links: deque[SuspendedTerminus] | None,
+        connections: Iterable[ConnectionRecord],
+    ) -> None:
+        """Args: name: the tenant, and the user, host or neighbour. links: its termini without a link, if it has some,
+        the oldest first.
+        """
         self._context = context
         self.name = name
-        #: Its termini without a link, the oldest first.
-        self.links: deque[SuspendedTerminus] = deque()
+        self.links = links
         #: Its connections, those with most octets first, and the octets of all.
         self._connections = [(-each.held, each.number, each) for each in connections]
         heapify(self._connections)
         self._living = -sum(each[0] for each in self._connections)
-        #: What was given up for it, but connections.
-        self.given_up = Counter[str]()
+        #: What it has given up, but connections: links, messages, and the octets of both.
+        self.given_up = 0, 0, 0
 
     @property
     def octets(self) -> int:
@@ -169,7 +181,8 @@ class _Principal:
         if not (messages or links):
             return self._close_largest()
         freed = before - budget.used
-        self.given_up += Counter(links=links, messages=messages, octets=freed)
+        before_links, before_messages, before_octets = self.given_up
+        self.given_up = before_links + links, before_messages + messages, before_octets + freed
         return freed
 
     def _close_largest(self) -> int | None:
@@ -243,7 +256,7 @@ def _free(context: Context) -> Steps[None]:
             continue
         if isinstance(holder, _Principal) and not holder.links and context.termini.octets_of(holder.name):
             # Some have lost their links meanwhile, if it is not all of messages that are kept.
-            holder.links = (yield from context.termini.by_holder((holder.name,))).get(holder.name, holder.links)
+            holder.links = (yield from context.termini.by_holder((holder.name,))).get(holder.name)
         freed = holder.give_up(min(left - enough, max(octets - max(next_largest, share), limit // _A_TURN)))
         if freed is None:
             continue
@@ -273,21 +286,21 @@ def _find_largest(context: Context) -> Steps[tuple[int, list[_Ranked]]]:
         octets[name] = octets.get(name, 0) + sum(each.held for each in records)
         if not number % _LOOKED_AT_ONCE:
             yield
-    full: list[Node] = []
+    full: list[_Address] = []
     for number, node in enumerate(list(nodes(context)), 1):
         if node.buffered and node.account.used:
-            full.append(node)
+            full.append(_Address(context, node))
         if not number % _LOOKED_AT_ONCE:
             yield
     share = context.budget.limit // max(SHARES, len(octets) + len(full))
-    found: list[_Principal | _Address] = [_Address(context, each) for each in full if each.account.used > share]
     names = dict.fromkeys(name for name, held in octets.items() if held > share)
     links = yield from context.termini.by_holder(names)
-    for name in names:
-        principal = _Principal(context, name, connections.get(name, ()))
-        principal.links = links.get(name, principal.links)
-        found.append(principal)
-    largest = [(-holder.octets, number, holder) for number, holder in enumerate(found)]
+    largest: list[_Ranked] = [(-each.octets, number, each) for number, each in enumerate(full) if each.octets > share]
+    for number, name in enumerate(names, len(full)):
+        principal = _Principal(context, name, links.get(name), connections.get(name, ()))
+        largest.append((-principal.octets, number, principal))
+        if not number % _MADE_AT_ONCE:
+            yield
     heapify(largest)
     return share, largest
 
@@ -302,19 +315,18 @@ def _log(context: Context, paid: Sequence[_Principal | _Address]) -> None:
             largest=returned[0].node.name,
             octets=sum(each.returned for each in returned),
         )
-    given_up = [each for each in paid if isinstance(each, _Principal) and each.given_up]
+    given_up = {each.name: each.given_up for each in paid if isinstance(each, _Principal) and any(each.given_up)}
     if given_up:
-        most = max(given_up, key=lambda each: each.given_up["octets"])
-        tenant, name = most.name
-        whole = sum((each.given_up for each in given_up), Counter[str]())
+        tenant, name = max(given_up, key=lambda each: given_up[each][2])
+        links, messages, octets = (sum(each) for each in zip(*given_up.values(), strict=True))
         context.log.warning(
             "links given up to free memory",
             users=len(given_up),
             largest=name,
             tenant=tenant or None,
-            links=whole["links"],
-            messages=whole["messages"],
-            octets=whole["octets"],
+            links=links,
+            messages=messages,
+            octets=octets,
         )
 
 

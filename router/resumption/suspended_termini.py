@@ -52,7 +52,7 @@ _ROOM_AFTER: Final = 256
 AT_ONCE: Final = 1_000
 
 #: Termini that one step looks at, where all are looked at.
-_LOOKED_AT: Final = 500
+_LOOKED_AT: Final = 200
 
 _CONNECTION_CLOSE: Final = TerminusExpiryPolicy.CONNECTION_CLOSE
 _LINK_DETACH: Final = TerminusExpiryPolicy.LINK_DETACH
@@ -327,7 +327,10 @@ class SuspendedTermini(Grants, LastingTermini):
         for number, each in enumerate(list(self._suspended.values()), 1):
             holder = each.grant.holder
             if holders is None or holder in holders:
-                found.setdefault(holder, deque()).append(each)
+                of_holder = found.get(holder)
+                if of_holder is None:
+                    found[holder] = of_holder = deque()
+                of_holder.append(each)
             if not number % _LOOKED_AT:
                 yield
         return found
