@@ -56,7 +56,7 @@ class AmqpBatchReader(DataSourceReader):
                 if not wait_for(lambda: [intake.state()], options["quiet"], deadline, enough=enough):
                     break
                 taken = intake.take(enough, OCTETS)
-                yield batch(carried(taken.payloads, taken.deliveries), self._shape, epoch="", first=first)
+                yield batch(carried(taken), self._shape, epoch="", first=first)
                 intake.accept(taken)
                 first += len(taken)
                 left = None if left is None else left - len(taken)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
 from amqpmesh.pipeline.connector.collector import expecting
@@ -14,18 +15,24 @@ from amqpmesh.pipeline.connector.intake import Intake, State
 
 if TYPE_CHECKING:
     from amqpmesh.pipeline.connector.options import Options
-    from amqpmesh.router.client.links.batch_link import Batch
-    from amqpmesh.router.kernel import Delivery
+    from amqpmesh.router.client.links.batch_link import Batch, Packed
 
 
 CARRIED: Final = pa.schema([("payload", pa.binary()), ("tag", pa.binary()), ("format", pa.int64())])
 """Received deliveries: the octets of each, its tag and its message-format."""
 
 
-def carried(payloads: list[bytes], deliveries: list[Delivery]) -> pa.RecordBatch:
-    """Return deliveries in the form for `rows.batch`. Args: payloads: all octets of each delivery."""
-    tags = [delivery.tag for delivery in deliveries]
-    return pa.record_batch([payloads, tags, [delivery.message_format for delivery in deliveries]], schema=CARRIED)
+def carried(batch: Batch) -> pa.RecordBatch:
+    """Return deliveries in the form for `rows.batch`. They share the batch's octets: it cannot be cut meanwhile."""
+    formats = np.frombuffer(batch.formats, np.uintc).astype(np.int64)
+    return pa.record_batch([_array(batch.payloads), _array(batch.tags), pa.array(formats)], schema=CARRIED)
+
+
+def _array(packed: Packed) -> pa.BinaryArray:
+    offsets = np.zeros(len(packed.sizes) + 1, np.int32)
+    np.cumsum(np.frombuffer(packed.sizes, np.intc), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(packed.octets)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(packed.sizes), buffers)
 
 
 @dataclass(slots=True)
@@ -84,18 +91,15 @@ class Offers:
 
         Raises: RuntimeError: some of them were accepted, or never taken.
         """
-        payloads: list[bytes] = []
-        deliveries: list[Delivery] = []
+        parts: list[pa.RecordBatch] = []
         for taken in self._taken:
             first, last = max(begin, taken.first), min(end, taken.end)
             if first < last:
-                cut = slice(first - taken.first, last - taken.first)
-                payloads += taken.batch.payloads[cut]
-                deliveries += taken.batch.deliveries[cut]
-        rows = len(payloads)
+                parts.append(carried(taken.batch).slice(first - taken.first, last - first))
+        rows = sum(map(len, parts))
         if rows != end - begin:
             raise RuntimeError(f"{rows} deliveries are here of {begin} to {end}: others were accepted already")
-        table = carried(payloads, deliveries)
+        table = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
         return [_stream(table.slice(at, each)) for at in range(0, rows, each)]
 
     def accept(self, end: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ from amqpmesh.router.endpoint_setup import REDIRECT
 from amqpmesh.router.kernel import RELEASED_STATE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqpmesh.router.amqp.errors import AmqpMeshError
     from amqpmesh.router.amqp.events import DeliveriesGathered, TransferReceived
     from amqpmesh.router.amqp.link import Link
@@ -46,23 +49,66 @@ LEAST_WINDOW: Final = 64
 
 
 @dataclass(slots=True)
+class Packed:
+    """Octets of many items in one place: to visit a hundred thousand objects again costs more than to receive them."""
+
+    octets: bytearray = field(default_factory=bytearray)
+    #: The number of octets of each, C integers.
+    sizes: array[int] = field(default_factory=lambda: array("i"))
+
+    def add(self, items: Sequence[bytes]) -> None:
+        """Add items."""
+        self.octets += b"".join(items)
+        self.sizes.extend(map(len, items))
+
+    def cut(self, count: int) -> Packed:
+        """Remove the first `count` items, and return them."""
+        octets = sum(self.sizes[:count])
+        first = Packed(self.octets[:octets], self.sizes[:count])
+        del self.octets[:octets]
+        del self.sizes[:count]
+        return first
+
+    def items(self) -> list[bytes]:
+        """Return all items."""
+        found, at = [], 0
+        for size in self.sizes:
+            found.append(bytes(self.octets[at : at + size]))
+            at += size
+        return found
+
+
+@dataclass(slots=True)
 class Batch:
-    """Deliveries in the order of their arrival: octets, and the kernel's record of each (tag, message-format).
+    """Deliveries in the order of their arrival: octets, tags, message-formats, and the kernel's record of each.
 
     `link` is the link endpoint that received them. Once it is gone, they cannot be decided any more.
     """
 
     link: Link | None = None
-    payloads: list[bytes] = field(default_factory=list)
+    payloads: Packed = field(default_factory=Packed)
+    tags: Packed = field(default_factory=Packed)
+    formats: array[int] = field(default_factory=lambda: array("I"))
     deliveries: list[kernel.Delivery] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.payloads)
+        return len(self.deliveries)
+
+    def add(self, payloads: Sequence[bytes], deliveries: Sequence[kernel.Delivery]) -> int:
+        """Add deliveries. Returns: how many octets they have."""
+        before = len(self.payloads.octets)
+        self.payloads.add(payloads)
+        self.tags.add([delivery.tag for delivery in deliveries])
+        self.formats.extend([delivery.message_format for delivery in deliveries])
+        self.deliveries += deliveries
+        return len(self.payloads.octets) - before
 
     def cut(self, count: int) -> Batch:
         """Remove the first `count` deliveries, and return them."""
-        first = Batch(self.link, self.payloads[:count], self.deliveries[:count])
-        del self.payloads[:count]
+        first = Batch(
+            self.link, self.payloads.cut(count), self.tags.cut(count), self.formats[:count], self.deliveries[:count]
+        )
+        del self.formats[:count]
         del self.deliveries[:count]
         return first
 
@@ -126,12 +172,12 @@ class BatchLink(RedirectedLink):
 
     def take(self, count: int, octets: int) -> Batch:
         """Take up to `count` deliveries of up to `octets` in all; at least one if there is any, whatever its size."""
-        payloads = self._came.payloads
-        number = min(count, len(payloads))
-        total = sum(map(len, payloads[:number]))
+        sizes = self._came.payloads.sizes
+        number = min(count, len(sizes))
+        total = sum(sizes[:number])
         while number > 1 and total > octets:
             number -= 1
-            total -= len(payloads[number])
+            total -= sizes[number]
         return self._came.cut(number)
 
     def decide(self, batch: Batch, state: bytes) -> bool:
@@ -143,7 +189,7 @@ class BatchLink(RedirectedLink):
         if told:
             for delivery in batch.deliveries:
                 kernel.dispose(delivery, state, True)
-        self._octets -= sum(map(len, batch.payloads))
+        self._octets -= len(batch.payloads.octets)
         self._undecided -= len(batch)
         self._open_window()
         self._replenish()
@@ -188,15 +234,13 @@ class BatchLink(RedirectedLink):
     def _endpoint_lost(self, error: AmqpMeshError, *, final: bool) -> None:  # noqa: ARG002 - no task waits for a delivery here
         """Drop the deliveries that are not taken. Those that were sent settled stay: the sender has no copy."""
         self.losses += 1
-        kept = Batch()
-        for payload, delivery in zip(self._came.payloads, self._came.deliveries, strict=True):
+        came, self._came = self._came, Batch()
+        for payload, delivery in zip(came.payloads.items(), came.deliveries, strict=True):
             if delivery.remote_settled:
-                kept.payloads.append(payload)
-                kept.deliveries.append(delivery)
+                self._came.add([payload], [delivery])
             else:
                 self._octets -= len(payload)
                 self._undecided -= 1
-        self._came = kept
         self._pieces = []
         self._frames = 0
         if self._window_share is not None:
@@ -233,9 +277,7 @@ class BatchLink(RedirectedLink):
             if self._pieces:
                 payload = b"".join((*self._pieces, payload))
                 self._pieces = []
-            self._came.payloads.append(payload)
-            self._came.deliveries.append(came)
-            self._octets += len(payload)
+            self._octets += self._came.add([payload], [came])
             self._undecided += 1
             self.received += 1
         else:
@@ -249,9 +291,7 @@ class BatchLink(RedirectedLink):
         number = len(event.deliveries)
         self._window_share.take(number)
         self._frames += number
-        self._came.payloads += event.payloads
-        self._came.deliveries += event.deliveries
-        self._octets += sum(map(len, event.payloads))
+        self._octets += self._came.add(event.payloads, event.deliveries)
         self._undecided += number
         self.received += number
         self._open_window()

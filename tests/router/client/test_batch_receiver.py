@@ -45,7 +45,7 @@ async def test_deliveries_are_taken_in_order_and_accepted_in_one_range(
         await wait_all_tasks_blocked()
         assert (incoming.waiting, incoming.received, incoming.undecided) == (10, 10, 10)
         first, rest = incoming.take(4, PLENTY), incoming.take(100, PLENTY)
-        assert first.payloads + rest.payloads == payloads
+        assert first.payloads.items() + rest.payloads.items() == payloads
         assert incoming.accept(first)
         said = await far.expect(Disposition)
         assert (said.first, said.last, said.settled, said.state) == (0, 3, True, Accepted())
@@ -68,7 +68,7 @@ async def test_large_deliveries_come_in_frames_among_small_ones(
             while incoming.waiting < 5:
                 await trio.sleep(0.01)
             taken = incoming.take(100, PLENTY)
-            assert taken.payloads == payloads
+            assert taken.payloads.items() == payloads
             incoming.accept(taken)
     assert router.statistics().is_empty
 
