@@ -34,36 +34,21 @@ from amqpmesh.router.amqp.errors import AmqpMeshError
 from amqpmesh.router.amqp.link import Sender as EngineSender
 from amqpmesh.router.config.users import add_user
 from tests.support.processes.router_thread import PATIENCE, Served
+from tests.support.spark.stream_query import MANY, StreamQuery, waited
 
-MANY = ReadMaxRows(1000)
 
+class Query(StreamQuery):
+    """A reader with one link, and the micro-batches that Spark would make."""
 
-class Query:
-    """A reader, and what Spark would do with it."""
-
-    def __init__(self, url: str, address: str = "q", names: tuple[str, ...] = tuple(BY_NAME), **options: str) -> None:
-        given = {"url": url, "address": address, "connectTimeout": "5", **options}
-        self.reader = AmqpStreamReader(Options(given, Use.STREAM), Shape(names))
-        self.start: dict[str, Any] = self.reader.initialOffset()
+    def __init__(self, url: str, names: tuple[str, ...] = tuple(BY_NAME), **options: str) -> None:
+        super().__init__(url, names, **{"connectTimeout": "5", **options})
 
     def more(self, limit: ReadMaxRows = MANY) -> dict[str, Any]:
         """Wait for the next end, and return it."""
-        began = time.monotonic()
-        while True:
-            end = self.reader.latestOffset(self.start, limit)
-            if end != self.start:
-                assert end["seq"] - (self.start["seq"] if self.start["epoch"] == end["epoch"] else 0) <= limit.max_rows
-                return end
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.01)
-
-    def here(self, count: int) -> None:
-        """Wait until so many have come, all told."""
-        began = time.monotonic()
-        while (report := self.reader.reportLatestOffset()) is None or report["seq"] < count:
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.01)
-        assert report["seq"] == count
+        start = self.start
+        end = waited(lambda: found if (found := self.reader.latestOffset(start, limit)) != start else None)
+        assert end["seq"] - (start["seq"] if start["epoch"] == end["epoch"] else 0) <= limit.max_rows
+        return end
 
     def rows(self, end: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the rows that executors would read."""

@@ -29,31 +29,18 @@ from amqpmesh import (
 from amqpmesh.pipeline.connector import link_process
 from amqpmesh.pipeline.connector.link_process import LinkProcess
 from amqpmesh.pipeline.connector.options import Options, Use
-from amqpmesh.pipeline.connector.rows import Shape
-from amqpmesh.pipeline.connector.stream import AmqpStreamReader
 from amqpmesh.pipeline.connector.stream_links import divided
 from tests.support.processes.router_thread import PATIENCE, Served
+from tests.support.spark.stream_query import MANY, StreamQuery
 
 LINKS = 2
-MANY = ReadMaxRows(1000)
 
 
-class Query:
-    """A reader with several links, and what Spark would do with it."""
+class Query(StreamQuery):
+    """A reader with several links, and the micro-batches that Spark would make."""
 
     def __init__(self, url: str, **options: str) -> None:
-        given = {"url": url, "address": "q", "links": str(LINKS), "connectTimeout": "60", **options}
-        self.reader = AmqpStreamReader(Options(given, Use.STREAM), Shape(("body", "sequence")))
-        self.start = self.reader.initialOffset()
-
-    def here(self, count: int) -> dict[str, Any]:
-        """Wait until so many have come, all told; return the report."""
-        began = time.monotonic()
-        while (report := self.reader.reportLatestOffset()) is None or report["seq"] < count:
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.01)
-        assert report["seq"] == count
-        return report
+        super().__init__(url, ("body", "sequence"), **{"links": str(LINKS), "connectTimeout": "60", **options})
 
     def batch(self, limit: ReadMaxRows = MANY) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
         """Return the end of the next micro-batch, and its rows by their positions."""
