@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from amqpmesh.router.amqp.standard.definitions import Role
+from benchmarks import resumed_processes
 from benchmarks.bench import Results
 from benchmarks.resumption import case_of
 from benchmarks.suspended import case_of as lone_case
@@ -129,6 +130,8 @@ def _all() -> Iterator[Goal]:
         case = lone_case(role)
         yield Goal(f"{case}: memory of a link", 2_048, "B", figure("suspended", case, "octets"))
         yield Goal("... memory of a delivery", 350, "B", figure("suspended", case, "delivery_octets"))
+    case = resumed_processes.case_of(1_000, 100)
+    yield Goal(f"{case}: back in", 2.0, "s", figure("resumed lanes", case, "seconds"))
     yield Goal("CPU of a message, duplicates by message-id, beyond that of others", 10, "us", duplicates_cost)
     for part, of in (("metrics", "a scrape a second"), ("page", "a reader of the page")):
         yield Goal(f"CPU of a core, 10,000 addresses, {of}", 1.0, "%", most(part, "percent"))

@@ -84,13 +84,13 @@ class Host:
 
 
 @contextmanager
-def routers(*, trace: bool = False) -> Iterator[tuple[Host, Host]]:
-    """Start the routers A and B, which are neighbours."""
+def routers(*arguments: str, trace: bool = False) -> Iterator[tuple[Host, Host]]:
+    """Start the routers A and B, which are neighbours. Args: arguments: further ones of both."""
     with ExitStack() as stack:
-        tracing = ["--trace"] if trace else []
-        b = Host("--id", "B", *tracing)
+        both = [*arguments, *(["--trace"] if trace else [])]
+        b = Host("--id", "B", *both)
         stack.callback(b.end)
-        a = Host("--id", "A", "--neighbour", b.neighbours, *tracing)
+        a = Host("--id", "A", "--neighbour", b.neighbours, *both)
         stack.callback(a.end)
         yield a, b
 

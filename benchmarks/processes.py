@@ -130,11 +130,15 @@ def _keep_reading(stream: IO[str], lines: list[str]) -> None:
 
 
 @contextmanager
-def server(*arguments: str, stream: str = "stderr", **environment: str) -> Iterator[tuple[str, int]]:
-    """(URL, process id) of a process that says `listening url=...` on that stream; it is ended by SIGTERM."""
+def server(*arguments: str, stream: str = "stderr", tree: Path = ROOT, **environment: str) -> Iterator[tuple[str, int]]:
+    """(URL, process id) of a process that says `listening url=...` on that stream; it is ended by SIGTERM.
+
+    Args: tree: of the program; another one than this has its own environment in `.venv`.
+    """
+    python = sys.executable if tree == ROOT else str(tree / ".venv/bin/python")
     process = subprocess.Popen(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
+        [python, "-m", *arguments],
+        cwd=tree,
         text=True,
         env=os.environ | environment,
         stdout=subprocess.PIPE if stream == "stdout" else None,

@@ -2,7 +2,8 @@
 
 The cores of both routers are in this process, and get their octets without sockets. Each lane has unsettled deliveries,
 which receivers at the second router hold. The connection between the routers is lost, and there is another one. The
-benchmark measures the CPU of both routers until all is resumed, and the longest turn of either.
+benchmark measures the CPU of both routers until all is resumed, and the longest turn of either. The last row has the
+time that it takes two processes with a connection of loopback, by `benchmarks.resumed_processes`.
 
     python -m benchmarks.resumed_lanes [--lanes 1000] [--deliveries 100]
 """
@@ -35,6 +36,7 @@ from amqpmesh.router.model.connections import ConnectionRecord
 from amqpmesh.topology.linkstate import Topology
 from amqpmesh.topology.settings import Settings
 from amqpmesh.topology.signing import Unsigned
+from benchmarks import resumed_processes
 from benchmarks.bench import Bench, progress
 from benchmarks.processes import Failed
 from benchmarks.resumption import BODY, HEADER, PART, SLICE, WINDOW, frame, tag
@@ -252,6 +254,13 @@ def resumed_lanes(bench: Bench) -> None:
         rows.append((case, row))
     columns = ["kept in", "longest turn", "resumed: CPU of the sending router", "of the receiving one", "longest turn"]
     table("resumed lanes", columns, rows)
+    case = resumed_processes.case_of(LANES, DELIVERIES)
+    progress(f"resumed lanes: {case}")
+    times = median([resumed_processes.run(LANES, DELIVERIES) for _ in range(bench.rounds)])
+    found = bench.keep("resumed lanes", case, {"router": times})["router"]
+    row = [f"{found['seconds']:.2f} s", f"{found['sender_seconds']:.2f} s", f"{found['receiver_seconds']:.2f} s"]
+    columns = ["back in", "CPU of the sending router", "of the receiving one", "longest turn"]
+    table("resumed lanes", columns, [(case, [*row, f"{found['resume_ms']:.0f} ms"])])
 
 
 def main() -> None:

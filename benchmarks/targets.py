@@ -15,7 +15,7 @@ import trustme
 from amqpmesh.router.config.users import Users
 from benchmarks.generator import generate
 from benchmarks.meshes import Port, mesh
-from benchmarks.processes import Failed, Load, children, cpu_seconds, resident_bytes, server
+from benchmarks.processes import ROOT, Failed, Load, children, cpu_seconds, resident_bytes, server
 from benchmarks.tables import KIB, MIB, Figures
 
 PATIENCE = 30.0  # seconds without any octet, after which a generator gives up
@@ -186,13 +186,15 @@ def router(
     settings: str = "",
     policy: str = "",
     workers: int = 0,
+    tree: Path = ROOT,
     **environment: str,
 ) -> Iterator[Target]:
     """`amqpmesh run` on loopback.
 
     Args: sample: the share of deliveries that it records; None: it records nothing. users: who may log in by PLAIN
         or SCRAM, beside those who show nothing. settings: further tables. policy: the text of its policy; empty: it
-        has none. workers: processes; 0: one, and no supervisor. environment: variables of its process.
+        has none. workers: processes; 0: one, and no supervisor. tree: of the program, another version.
+        environment: variables of its process.
     """
     with TemporaryDirectory(prefix="amqpmesh-") as folder:
         config = Path(folder, "router.toml")
@@ -209,7 +211,7 @@ def router(
             lines += ["[policy]", 'file = "policy.toml"']
         config.write_text("\n".join([*lines, settings]))
         several = ["--workers", str(workers)] if workers else []
-        with server("amqpmesh", "run", str(config), *several, **environment) as (url, pid):
+        with server("amqpmesh", "run", str(config), *several, tree=tree, **environment) as (url, pid):
             yield Target("router", url, url, children(pid) if workers else (pid,), certificate=tls)
 
 

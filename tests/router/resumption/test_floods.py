@@ -13,6 +13,7 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted
 from amqpmesh.router.amqp.standard.messaging import Source, Target, TerminusExpiryPolicy
 from amqpmesh.router.amqp.standard.performatives import Attach, Detach, End
 from amqpmesh.router.core import WORK_LIMIT
+from benchmarks import never
 from tests.support.peers.bystanders import CHANNEL_MAX, HANDLE_MAX
 from tests.support.peers.scripted import attached, begun, flow, frame, transferred
 from tests.support.worlds.crowd import LIMITS, Crowd
@@ -163,6 +164,14 @@ def test_nothing_stays_of_a_flood(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_stays_of_a_long_flood(kind: str) -> None:
     rages(kind, times=1_000)
+
+
+def test_nothing_living_stays_of_thousands_of_links_that_were_to_be_kept_for_ever() -> None:
+    first, *later = never.rage(4_000, parts=4)
+    assert [use.granted for use in (first, *later)] == [1_000, 2_000, 3_000, 4_000]
+    # Fewer than one for each forty links; other objects of the process come and go.
+    assert max(use.objects for use in later) - first.objects < 25
+    assert not any(use.octets for use in later)
 
 
 def test_others_get_turns_between_the_maps_of_one_read() -> None:
