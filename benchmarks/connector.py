@@ -5,7 +5,8 @@
 The load generator sends unsettled messages through a router to one stream. The time is the sender's, from its first
 message to its last outcome, which comes when the micro-batch is committed. Before the measurement some messages are
 sent to warm Java up. All processes share the machine's cores; CPU seconds show the share of each. `all` reads every
-column, `body` only that one.
+column, `body` only that one. `compiler` is the time in which Java compiles its own code,
+which ends after some millions of rows; `spark` is that of the reader, Java and the executors without it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ max_unsettled = 200_000
 """
 SINKS = ("noop", "parquet")
 COLUMNS = {"all": None, "body": "body binary"}
+COMPILERS = "C1 CompilerThre", "C2 CompilerThre"  # threads, by the names that the kernel cuts off
 READERS = "python_streaming_source_runner", "amqpmesh.pipeline.connector.link_process"
 WORKER = "pyspark.daemon"
 
@@ -89,6 +91,16 @@ def spent(pids: list[int]) -> dict[int, float]:
     return found
 
 
+def compiling(java: int) -> float:
+    """CPU seconds so far of the threads in which Java compiles; those that have ended are not counted."""
+    total = 0.0
+    for thread in Path(f"/proc/{java}/task").glob("*"):
+        with suppress(OSError):
+            if (thread / "comm").read_text().strip() in COMPILERS:
+                total += int((thread / "schedstat").read_text().split()[0]) / 1e9
+    return total
+
+
 def send(url: str, count: int) -> dict[str, Any]:
     with generate("send", "--url", url, "--count", str(count), "--size", str(SIZE)) as sender:
         sender.line()
@@ -103,13 +115,21 @@ def measure(spark: SparkSession, sink: str, schema: str | None, count: int, link
         with server("amqpmesh", "run", str(config)) as (url, router), streaming(spark, url, sink, schema, links):
             send(url, int(count * WARM))
             parts = {"router": [router], **of_java(java)}
+            compiled = compiling(java)
             before = {name: spent(pids) for name, pids in parts.items()}
             sent = send(url, count)
             after = {name: spent(pids) for name, pids in parts.items()}
+            compiled = max(0.0, compiling(java) - compiled)
+    spending = {
+        f"{name}_us": sum(of[pid] - before[name][pid] for pid in of) / count * 1e6 for name, of in after.items()
+    }
+    compiler = compiled / count * 1e6
     return {
         "rows_per_second": count / sent["seconds"],
         "sender_us": sent["cpu"] / count * 1e6,
-        **{f"{name}_us": sum(of[pid] - before[name][pid] for pid in of) / count * 1e6 for name, of in after.items()},
+        **spending,
+        "compiler_us": compiler,
+        "spark_us": sum(spending[f"{name}_us"] for name in ("reader", "java", "executors")) - compiler,
     }
 
 
@@ -128,10 +148,11 @@ def main() -> None:
         for columns, schema in COLUMNS.items():
             found = results[f"{sink}, {columns}"] = measure(spark, sink, schema, options.messages, options.links)
             parts = [found[f"{name}_us"] for name in ("sender", "router", "reader", "java", "executors")]
-            cells = [f"{found['rows_per_second']:,.0f}/s", *(f"{each:.1f}" for each in parts), f"{sum(parts):.1f}"]
+            of_spark = (found["compiler_us"], found["spark_us"])
+            cells = [f"{found['rows_per_second']:,.0f}/s", *(f"{each:.1f}" for each in (*parts, sum(parts), *of_spark))]
             rows.append((f"{sink}, {columns}", cells))
     spark.stop()
-    heads = ["rows", "sender", "router", "reader", "java", "executors", "together"]
+    heads = ["rows", "sender", "router", "reader", "java", "executors", "together", "compiler", "spark"]
     table(f"rows of {SIZE} B into Spark, local[2]; CPU in us a row", heads, rows)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=2) + "\n")
