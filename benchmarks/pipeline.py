@@ -141,15 +141,22 @@ def measure(deliveries: int, memory: str, keep: Path | None) -> dict[str, Any]:
 
 
 class Peak:
-    """The most memory that a process and those below it have at a time, and of those the Java most."""
+    """The most memory that a process and those below it have at a time, and of those the Java most; and their CPU."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self.all = self.java = 0
+        self._ticks: dict[int, int] = {}
+
+    @property
+    def cpu(self) -> float:
+        """Return the seconds of CPU that all of them have taken, but for the last moment of each."""
+        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
 
     def watch(self) -> None:
         while os.path.exists(f"/proc/{self._pid}"):
             family = self._family()
+            self._ticks.update((each, ticks) for each in family if (ticks := _ticks(each)))
             self.all = max(self.all, sum(_resident(each) for each in family))
             self.java = max(self.java, *(_high(each) for each in family if _name(each) == "java"), 0, 0)
             time.sleep(0.2)
@@ -184,6 +191,14 @@ def _resident(pid: int) -> int:
 
 def _high(pid: int) -> int:
     return 1024 * int(_status(pid).get("VmHWM", "0 kB").split()[0])
+
+
+def _ticks(pid: int) -> int:
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    except (OSError, IndexError):
+        return 0
+    return int(told[11]) + int(told[12])
 
 
 def _name(pid: int) -> str:

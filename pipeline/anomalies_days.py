@@ -13,10 +13,7 @@ from amqpmesh.pipeline.clocks import DAY
 from amqpmesh.pipeline.day_records import days_of_records, records_of_days, with_stray
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import table
-from amqpmesh.pipeline.files import ordinary
-from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.known_segments import Known, usable_state
-from amqpmesh.pipeline.pruning import pruned
+from amqpmesh.pipeline.last_run import LastRun, last_run
 from amqpmesh.pipeline.published import (
     WHOLE,
     Parts,
@@ -27,9 +24,7 @@ from amqpmesh.pipeline.published import (
     hours_of,
     since,
 )
-from amqpmesh.pipeline.segment_rows import Row, segment_rows
 from amqpmesh.pipeline.work import Done, Table, Work
-from amqpmesh.router.telemetry.segments import Name
 
 TOP: Final = 10
 """Rows of the table in the summary."""
@@ -58,52 +53,40 @@ def _everything(work: Work, hour: int = 0) -> DataFrame:
 
 
 def _daily(work: Work, attempts: Parts) -> Done:
-    ingested = ordinary(work.place("ingest"))
-    note = pruned(ingested)
-    known = {name: row for name, row in segment_rows(ingested).items() if not note.has(name)}
-    before = work.before("anomalies")
-    state = usable_state(before, JOBS["anomalies"].version, known)
-    earlier = Known(**state["known"]) if state else Known.of({})
-    new = {name: row for name, row in known.items() if not earlier.has(name)}
-    seen = [days_of_records(work.spark, ingested, name, new) for name in ("events", "counts")]
-    stray = with_stray(state.get("stray", {}), new, *seen)
-    told = {
-        "version": JOBS["anomalies"].version,
-        "known": vars(Known.of(known)),
-        "attempts": attempts,
-        "stray": stray,
-        "pruned": note.hour,
-    }
-    if before is None or not state:
-        _write(work, _everything(work, note.hour), {})
+    last = last_run(work, "anomalies")
+    state = last.result.state if last.result is not None else {}
+    seen = [days_of_records(work.spark, last.ingested, name, last.new) for name in ("events", "counts")]
+    stray = with_stray(state.get("stray", {}), last.new, *seen)
+    told = last.state(attempts=attempts, stray=stray, pruned=last.hour)
+    if last.result is None:
+        _write(work, _everything(work, last.hour), {})
         return _judged(work, {"days written": len(work.written[_VALUES])}, told)
     touched = changed_days(attempts, state["attempts"]) | {
         day for each in seen for days in each.values() for day in days
     }
     # What a counter has grown by is told by the record before.
     touched |= {day_name(day_of_name(day) + 1) for days in seen[1].values() for day in days}
-    if note.hour != state["pruned"]:  # counters of that day, and those before the next one's, may be gone
-        touched |= {day_name(note.hour // 24), day_name(note.hour // 24 + 1)}
-    touched = since(touched, note.hour)
-    old = before.tables[_VALUES]
-    kept = {day: old[day] for day in since(old, note.hour) - touched}
+    if last.hour != state["pruned"]:  # counters of that day, and those before the next one's, may be gone
+        touched |= {day_name(last.hour // 24), day_name(last.hour // 24 + 1)}
+    touched = since(touched, last.hour)
+    old = last.result.tables[_VALUES]
+    kept = {day: old[day] for day in since(old, last.hour) - touched}
     if kept == old and not touched:
-        work.written.update({name: dict(parts) for name, parts in before.tables.items()})
-        done = done_before(before)
+        work.written.update({name: dict(parts) for name, parts in last.result.tables.items()})
+        done = done_before(last.result)
         return Done(done.rows, {**done.figures, "days written": 0}, done.tables, told)
-    _write(work, _of_days(work, attempts, known, stray, touched), kept)
+    _write(work, _of_days(work, attempts, last, stray, touched), kept)
     return _judged(work, {"days written": len(touched)}, told)
 
 
 def _of_days(
-    work: Work, attempts: Parts, known: Mapping[Name, Row], stray: Mapping[str, list[str]], touched: Set[str]
+    work: Work, attempts: Parts, last: LastRun, stray: Mapping[str, list[str]], touched: Set[str]
 ) -> DataFrame:
     """Return the values of some days."""
-    ingested = ordinary(work.place("ingest"))
     wanted = {day_of_name(day) for day in touched} or {0}
-    events = records_of_days(work.spark, ingested, "events", known, stray, wanted)
+    events = records_of_days(work.spark, last.ingested, "events", last.segments, stray, wanted)
     both = wanted | {day - 1 for day in wanted}
-    counts = records_of_days(work.spark, ingested, "counts", known, stray, both)
+    counts = records_of_days(work.spark, last.ingested, "counts", last.segments, stray, both)
     made = series(work.read(_ATTEMPTS, hours_of(attempts, touched)), events, counts)
     return made.where(f"at * {WINDOW} div {DAY} in ({', '.join(map(str, sorted(wanted)))})")
 

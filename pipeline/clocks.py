@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from amqpmesh.pipeline.clock_offsets import Bound
 from amqpmesh.pipeline.clock_offsets import clocks as located
+from amqpmesh.pipeline.deliveries import HOUR
 from amqpmesh.pipeline.events import Column, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -28,10 +30,12 @@ SHORT: Final = 1_440 * WINDOW
 """Nanoseconds from the first to the last delivery of a day, up to which it has windows of `WINDOW`."""
 
 DAY: Final = 86_400_000_000_000
-"""Nanoseconds of a day, which is judged by itself: windows of two days have nothing to do with each other."""
+"""Nanoseconds of a day."""
 
-DAY_OF: Final = f"timestamp_seconds(hops[0].arrived_ns div {DAY} * {DAY // 1_000_000_000})"
-"""The day of a delivery, in UTC: that of its `sent_at`."""
+HOUR_OF: Final = f"hops[0].arrived_ns div {HOUR}"
+"""The hour of a delivery, since 1970: that of its `sent_at`. Each hour is made by itself: windows of two hours have
+nothing to do with each other.
+"""
 
 DRIFT: Final = 50
 """The greatest drift between two clocks, in parts per million; quartz drifts less. An observation some time from the
@@ -48,6 +52,9 @@ delivery can reach the next router before its last frame has left this one.
 
 DAY_OF_WINDOW: Final = f"timestamp_seconds(window_start div {DAY} * {DAY // 1_000_000_000})"
 """The day of a row of `latency/clocks`."""
+
+DAY_OF_HOUR: Final = "timestamp_seconds(unix_seconds(hour_start) div 86400 * 86400)"
+"""The day of rows with the beginning of an hour."""
 
 CLOCKS: Final = (
     Column("window_start", pa.int64(), "when the window begins; the estimate is for its middle", "ns since 1970"),
@@ -137,35 +144,37 @@ def _passages(attempts: DataFrame) -> DataFrame:
     )
 
 
-def windows_of(attempts: DataFrame) -> dict[int, list[int]]:
-    """Return the lengths of windows in nanoseconds, each with the days that have such windows, since 1970."""
-    sent = F.expr("hops[0].arrived_ns")
-    spans = attempts.groupBy(F.expr(f"hops[0].arrived_ns div {DAY}")).agg(F.max(sent) - F.min(sent)).collect()
-    found: dict[int, list[int]] = {}
-    for day, span in sorted(spans):
-        found.setdefault(WINDOW if span <= SHORT else MINUTE, []).append(day)
-    return found
+def windows_of(spans: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return for each day, such as `2026-05-01`, the length of its windows in nanoseconds.
+
+    Args: spans: for each hour's part, when its first and its last delivery were sent, in ns.
+    """
+    days: dict[str, tuple[int, int]] = {}
+    for hour, (first, last, *_) in spans.items():
+        low, high = days.get(hour[:10], (first, last))
+        days[hour[:10]] = min(low, first), max(high, last)
+    return {day: WINDOW if high - low <= SHORT else MINUTE for day, (low, high) in days.items()}
 
 
 def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataFrame:
-    """Return the clocks between the middles of each two consecutive windows; a clock is assumed to run evenly between
-    them.
+    """Return the clocks between the middles of each two consecutive windows of an hour; a clock is assumed to run
+    evenly between them.
 
     If one of the two estimates is unknown, the other one counts for the whole time.
     Args: found: the table `latency/clocks`, of the same window and drift.
-    Returns: `day`; `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each known
+    Returns: `hour`; `slot`, the beginning of the window whose middle is the earlier one; and `clocks`: for each known
         router its `reference`, `offset_ns` at the earlier and `next_ns` at the later middle, and `error_ns` between
         them.
     """
     slots = f"""array(named_struct('slot', window_start, 'is_later', false),
                       named_struct('slot', window_start - {window}, 'is_later', true))"""
     known = found.where("is_reference and offset_ns is not null").select(
-        F.expr(DAY_OF_WINDOW).alias("day"),
+        F.expr(f"window_start div {HOUR}").alias("hour"),
         "router",
         F.expr("struct(against as reference, offset_ns, error_ns)").alias("clock"),
         F.inline(F.expr(slots)),
     )
-    by_router = known.groupBy("day", "slot", "router").agg(
+    by_router = known.groupBy("hour", "slot", "router").agg(
         F.min(F.expr("if(is_later, null, clock)")).alias("earlier"),
         F.min(F.expr("if(is_later, clock, null)")).alias("later"),
     )
@@ -179,25 +188,25 @@ def running(found: DataFrame, window: int = WINDOW, drift: int = DRIFT) -> DataF
                 one.error_ns + {window * drift // 1_000_000} as error_ns)
         end"""
     either = by_router.withColumn("one", F.expr("coalesce(earlier, later)"))
-    entries = either.select("day", "slot", F.struct("router", F.expr(between).alias("clock")).alias("entry"))
-    return entries.groupBy("day", "slot").agg(F.map_from_entries(F.collect_list("entry")).alias("clocks"))
+    entries = either.select("hour", "slot", F.struct("router", F.expr(between).alias("clock")).alias("entry"))
+    return entries.groupBy("hour", "slot").agg(F.map_from_entries(F.collect_list("entry")).alias("clocks"))
 
 
 def corrected(attempts: DataFrame, clocks: DataFrame, window: int = WINDOW) -> DataFrame:
     """Add to each attempt the clocks at its time. Args: clocks: as `running` returns them, of the same window.
 
-    Returns: with three more columns: `day`; `clocks`; and `since`, the position between the earlier and the later
+    Returns: with three more columns: `hour`; `clocks`; and `since`, the position between the earlier and the later
         middle, 0 to 1.
     """
     middle = f"(hops[0].arrived_ns - {window // 2})"
     placed = attempts.withColumns(
         {
-            "day": F.expr(DAY_OF),
+            "hour": F.expr(HOUR_OF),
             "slot": F.expr(f"{middle} - pmod({middle}, {window})"),
             "since": F.expr(f"pmod({middle}, {window}) / {window}"),
         }
     )
-    return placed.join(clocks, ["day", "slot"], "left").drop("slot")
+    return placed.join(clocks, ["hour", "slot"], "left").drop("slot")
 
 
 def clocks_of(one: str, other: str) -> list[str]:

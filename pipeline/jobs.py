@@ -70,9 +70,9 @@ JOBS: Final = _by_name(
         "latency",
         "the latency of deliveries, its parts, and the offsets of clocks",
         ("deliveries",),
-        module="amqpmesh.pipeline.latency_days",
+        module="amqpmesh.pipeline.latency_hours",
         title="Latency",
-        version=2,
+        version=3,
     ),
     Job(
         "losses",
@@ -80,7 +80,7 @@ JOBS: Final = _by_name(
         ("deliveries",),
         module="amqpmesh.pipeline.losses_days",
         title="Losses and slow consumers",
-        version=2,
+        version=3,
     ),
     Job(
         "anomalies",

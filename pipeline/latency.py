@@ -1,6 +1,6 @@
 """Tables of latency for each day: by address, by router, by link, and by part of a delivery's path.
 
-Each day is judged by itself, from the deliveries that were sent on it, so that `latency_days` can make it alone.
+Each day is judged by itself, from the hours of the deliveries that were sent on it (`latency_times`).
 """
 
 from __future__ import annotations
@@ -12,18 +12,12 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.clocks import CLOCKS, DAY_OF, DAY_OF_WINDOW, DRIFT, ERROR, PASSED, SHIFT, STEPS, clocks_of
-from amqpmesh.pipeline.deliveries import with_grouped_addresses
+from amqpmesh.pipeline.clocks import CLOCKS, DAY_OF_HOUR, DAY_OF_WINDOW, DRIFT
 from amqpmesh.pipeline.events import Column
+from amqpmesh.pipeline.latency_times import PARTS, TIMES, class_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
-
-ACCURACY: Final = 10_000
-"""The accuracy of percentiles: the rank of the stated value is wrong by at most a ten thousandth of all values; up to
-some thousands of values it is exact. It is always one of the values, that of the nearest rank, never between two.
-"""
 
 _NS: Final = "ns"
 
@@ -135,104 +129,89 @@ SHARES: Final = (
         True,
     ),
 )
-TABLES: Final = {"clocks": CLOCKS, "addresses": ADDRESSES, "hops": HOPS, "links": LINKS, "shares": SHARES}
+TABLES: Final = {
+    "clocks": CLOCKS,
+    "times": TIMES,
+    "parts": PARTS,
+    "addresses": ADDRESSES,
+    "hops": HOPS,
+    "links": LINKS,
+    "shares": SHARES,
+}
 """The tables of `latency`, with their columns."""
-
-_LATER: Final = "step.there.arrived_ns - step.here.arrived_ns"
-
-
-def _figures(values: Expression, prefix: str = "") -> list[Expression]:
-    """Return the columns of `_statistics_columns`, over values that are not null."""
-    found = F.percentile_approx(values, list(PERCENTILES.values()), ACCURACY)
-    columns = [found[at].alias(f"{prefix}{name}_ns") for at, name in enumerate(PERCENTILES)]
-    return [*columns, F.max(values).alias(f"{prefix}max_ns")]
-
-
-def _error_of_all(known: str) -> Expression:
-    """Return the largest error; null, if one is unknown."""
-    return F.expr(f"if(bool_and({known} is not null), max({known}), null)").alias("error_ns")
 
 
 def _in_column_order(table: DataFrame, name: str) -> DataFrame:
     return table.select([each.name for each in TABLES[name]])
 
 
-def addresses(attempts: DataFrame) -> DataFrame:
-    """Make the table `latency/addresses`. Args: attempts: as `corrected` returns them."""
-    shown = (
-        with_grouped_addresses(attempts)
-        .where("latency_ns is not null")
-        .selectExpr("day", "address", "tenant", "latency_ns", "outcome_after_ns", *clocks_of("ingress", "egress"))
+def _statistics(times: DataFrame, of: str, *names: str, second: str) -> DataFrame:
+    """Return for each day and some columns of `latency/times` what is told of the times of a table.
+
+    Args: names: the columns. second: the prefix of the second measure's columns.
+    """
+    keys = ("day", *names)
+    mine = times.where(F.col("of") == of).withColumn("day", F.expr(DAY_OF_HOUR))
+    classes = mine.groupBy(*keys, "measure", F.expr(class_of("least_ns")).alias("class")).agg(
+        F.min("least_ns").alias("least"),
+        F.max("most_ns").alias("most"),
+        F.sum("deliveries").alias("deliveries"),
+        F.sum("unknown").alias("unknown"),
+        F.max("error_ns").alias("error"),
     )
-    timed = shown.selectExpr(
-        "day",
-        "address",
-        "tenant",
-        f"latency_ns - coalesce({SHIFT}, 0L) as took",
-        f"{ERROR} as error",
-        "outcome_after_ns",
+    one = Window.partitionBy(*keys, "measure")
+    ranked = classes.withColumns(
+        {
+            "timed": F.expr("if(class is null, 0L, deliveries)"),
+            "up_to": F.sum(F.expr("if(class is null, 0L, deliveries)")).over(one.orderBy(F.asc_nulls_first("class"))),
+        }
+    ).withColumn("all", F.sum("timed").over(one))
+    told = []
+    for prefix in ("", second):
+        here = f"measure = '{prefix}' and class is not null"
+        for name, share in PERCENTILES.items():
+            # The nearest rank. Integers: it is the same however the share is rounded.
+            reached = f"{here} and 100 * up_to >= {round(100 * share)} * all"
+            told.append(F.min(F.expr(f"if({reached}, most, null)")).alias(f"{prefix}{name}_ns"))
+        told.append(F.max(F.expr(f"if({here}, most, null)")).alias(f"{prefix}max_ns"))
+    return ranked.groupBy(*keys).agg(
+        *(
+            F.coalesce(F.sum(F.expr(f"if(measure = '', {name}, null)")), F.lit(0)).alias(name)
+            for name in ("deliveries", "unknown")
+        ),
+        F.coalesce(F.sum(F.expr("if(measure = '' and most < 0, deliveries, null)")), F.lit(0)).alias("negative"),
+        F.expr("if(sum(unknown) = 0, max(error), null)").alias("error_ns"),
+        F.coalesce(F.sum(F.expr(f"if(measure = '{second}', deliveries, null)")), F.lit(0)).alias("answered"),
+        *told,
     )
-    found = timed.groupBy("day", "address", "tenant").agg(
-        F.count("*").alias("deliveries"),
-        F.count_if(F.isnull("error")).alias("unknown"),
-        F.count_if(F.col("took") < 0).alias("negative"),
-        *_figures(F.col("took")),
-        _error_of_all("error"),
-        F.count("outcome_after_ns").alias("answered"),
-        *_figures(F.col("outcome_after_ns"), "outcome_"),
-    )
-    return _in_column_order(found, "addresses")
 
 
-def hops(attempts: DataFrame) -> DataFrame:
-    """Make the table `latency/hops`. Args: attempts: the table `deliveries/attempts`."""
-    at = attempts.select(F.expr(DAY_OF).alias("day"), F.explode("hops").alias("hop"))
-    at = at.where("hop.in_router_ns is not null")
-    waited = F.expr("hop.outcome_after_ns - hop.in_router_ns")
-    found = at.groupBy("day", F.col("hop.router").alias("router")).agg(
-        F.count("*").alias("deliveries"),
-        *_figures(F.col("hop.in_router_ns")),
-        F.count(waited).alias("answered"),
-        *_figures(waited, "outcome_"),
-    )
+def addresses(times: DataFrame) -> DataFrame:
+    """Make the table `latency/addresses`. Args: times: the table `latency/times`."""
+    return _in_column_order(_statistics(times, "addresses", "address", "tenant", second="outcome_"), "addresses")
+
+
+def hops(times: DataFrame) -> DataFrame:
+    """Make the table `latency/hops`. Args: times: the table `latency/times`."""
+    found = _statistics(times, "hops", "from_router", second="outcome_").withColumnRenamed("from_router", "router")
     return _in_column_order(found, "hops")
 
 
-def links(attempts: DataFrame, found: DataFrame, drift: int = DRIFT) -> DataFrame:
+def links(times: DataFrame, found: DataFrame, drift: int = DRIFT) -> DataFrame:
     """Make the table `latency/links`.
 
-    Args: attempts: as `corrected` returns them. found: the table `latency/clocks`, of the same days and drift.
+    Args: times: the table `latency/times`. found: the table `latency/clocks`, of the same days and drift.
     """
-    lanes = (
-        _steps(attempts)
-        .groupBy("day", "from_router", "to_router")
-        .agg(
-            F.count("*").alias("deliveries"),
-            F.count_if(F.isnull("shift")).alias("unknown"),
-            F.count_if(F.expr("there - coalesce(shift, 0) < 0")).alias("negative"),
-            *_figures(F.expr("there - coalesce(shift, 0)")),
-            _error_of_all("error"),
-            F.count("round_trip").alias("answered"),
-            *_figures(F.col("round_trip"), "round_trip_"),
-        )
-    )
+    both = _statistics(times, "links", "from_router", "to_router", "receiver", "link", second="round_trip_")
     near = _neighbour_errors(found, drift)
-    lanes = lanes.join(near, ["day", "from_router", "to_router"], "left").withColumn(
-        "error_ns", F.expr("if(error_ns is null, null, least(error_ns, near))")
+    all_links = both.join(near, ["day", "from_router", "to_router"], "left").withColumns(
+        {
+            "error_ns": F.expr("if(error_ns is null or to_router is null, null, least(error_ns, near))"),
+            "unknown": F.expr("if(to_router is null, null, unknown)"),
+            "negative": F.expr("if(to_router is null, null, negative)"),
+        }
     )
-    last = attempts.where("egress is not null").selectExpr(
-        "day",
-        "egress as from_router",
-        "receiver",
-        "receiver_link as link",
-        "element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as round_trip",
-    )
-    out = last.groupBy("day", "from_router", "receiver", "link").agg(
-        F.count("*").alias("deliveries"),
-        F.count("round_trip").alias("answered"),
-        *_figures(F.col("round_trip"), "round_trip_"),
-    )
-    return _in_column_order(lanes.unionByName(out, allowMissingColumns=True), "links")
+    return _in_column_order(all_links, "links")
 
 
 def _neighbour_errors(found: DataFrame, drift: int) -> DataFrame:
@@ -255,83 +234,17 @@ def _neighbour_errors(found: DataFrame, drift: int) -> DataFrame:
     return always.selectExpr("day", "near", f"inline(array(struct({there}), struct({back})))")
 
 
-def _steps(attempts: DataFrame) -> DataFrame:
-    """Return a row for each link between routers that a complete delivery passed."""
-    whole = attempts.where("complete and size(hops) > 1").withColumn("step", F.explode(F.expr(STEPS)))
-    shown = whole.where("step.here.in_router_ns is not null").select(
-        "day", "step", "outcome", *map(F.expr, clocks_of("step.here.router", "step.there.router"))
-    )
-    return shown.selectExpr(
-        "day",
-        "step.here.router as from_router",
-        "step.there.router as to_router",
-        f"{_LATER} - step.here.in_router_ns as there",
-        f"{SHIFT} as shift",
-        f"{ERROR} as error",
-        f"if({PASSED}, "
-        "step.here.outcome_after_ns - step.here.in_router_ns - step.there.outcome_after_ns, null) as round_trip",
-    )
-
-
-def shares(attempts: DataFrame) -> DataFrame:
-    """Make the table `latency/shares`, of complete deliveries.
-
-    The parts of a delivery add up to the time at its ingress router: until its outcome passed or, without an outcome,
-    until it left the mesh by the clocks of both. Args: attempts: as `corrected` returns them.
-    """
-    last = "element_at(hops, -1)"
-    timed = with_grouped_addresses(attempts).where(
-        f"""complete and forall(slice(hops, 1, size(hops) - 1), hop -> hop.in_router_ns is not null)
-        and if(egress is null, {last}.outcome_after_ns, {last}.in_router_ns) is not null"""
-    )
-    timed = timed.withColumns(
-        {
-            "final": F.expr("path[size(path) - 1]"),
-            # A delivery that did not leave its last router ended there.
-            "stays": F.expr("transform(hops, hop -> coalesce(hop.in_router_ns, hop.outcome_after_ns))"),
-            # The outcome came back all the way; otherwise a router has given it itself.
-            "answered": F.expr(
-                """outcome <> 'none' and forall(hops, hop -> hop.outcome_after_ns is not null)
-                and (egress is null or forall(hops, hop -> hop.outcome = outcome))"""
-            ),
-        }
-    )
+def shares(parts: DataFrame) -> DataFrame:
+    """Make the table `latency/shares`. Args: parts: the table `latency/parts`."""
     by_address = ("day", "address", "tenant")
-    nowhere = "cast(null as string) as to_router"
-    stays = f"""concat(
-        transform(hops, (hop, i) -> struct('router' as part, hop.router as from_router, {nowhere}, stays[i] as ns)),
-        if(answered and egress is not null, array(struct('receiver' as part, final as from_router, {nowhere},
-            {last}.outcome_after_ns - {last}.in_router_ns as ns)), array()),
-        if(not answered and outcome_after_ns is not null, array(struct('lost' as part, final as from_router, {nowhere},
-            outcome_after_ns - ({last}.arrived_ns + element_at(stays, -1) - hops[0].arrived_ns) as ns)), array()))"""
-    at_routers = timed.select(*by_address, F.inline(F.expr(stays)), F.lit(True).alias("counts"))
-    shown = timed.withColumn("step", F.explode(F.expr(STEPS))).select(
-        *by_address,
-        "step",
-        "answered",
-        "final",
-        "outcome_after_ns",
-        *map(F.expr, clocks_of("step.here.router", "step.there.router")),
-    )
-    # The time on a link was measured by two clocks: it is corrected by their offset, not measured again.
-    there = "step.here.router as from_router, step.there.router as to_router"
-    moves = f"""filter(array(
-        struct('link' as part, {there}, {_LATER} - step.here.in_router_ns - shift as ns, true as counts),
-        struct('return' as part, {there}, if(answered,
-            step.here.outcome_after_ns - step.there.outcome_after_ns - ({_LATER}) + shift, null) as ns, true as counts),
-        struct('lost' as part, final as from_router, {nowhere},
-            if(not answered and outcome_after_ns is not null, shift, null) as ns, false as counts)),
-        move -> move.ns is not null)"""
-    between = shown.withColumn("shift", F.expr(f"coalesce({SHIFT}, 0L)")).select(*by_address, F.inline(F.expr(moves)))
+    exact = F.expr(f"cast(sum(high) as decimal(38, 0)) * {1 << 32} + sum(low_ns)")  # in whole numbers: in any order
     found = (
-        at_routers.unionByName(between)
+        parts.withColumn("day", F.expr(DAY_OF_HOUR))
         .groupBy(*by_address, "part", "from_router", "to_router")
-        .agg(
-            F.count_if("counts").alias("deliveries"),
-            F.try_sum("ns").alias("total_ns"),
-            F.sum(F.col("ns").cast("double")).alias("about"),
-        )
+        .agg(F.sum("deliveries").alias("deliveries"), exact.alias("ns"))
     )
-    whole = F.sum("about").over(Window.partitionBy(*by_address))
-    found = found.withColumn("whole", whole).withColumn("share", F.expr("try_divide(about, whole)"))
-    return _in_column_order(found, "shares")
+    found = found.withColumns(
+        {"total_ns": F.expr("try_cast(ns as bigint)"), "whole": F.sum("ns").over(Window.partitionBy(*by_address))}
+    )
+    share = F.expr("try_divide(cast(ns as double), cast(whole as double))")
+    return _in_column_order(found.withColumn("share", share), "shares")

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.clocks import DAY, DAY_OF
 from amqpmesh.pipeline.deliveries import with_grouped_addresses
 from amqpmesh.pipeline.events import Column, spark_schema
-from amqpmesh.pipeline.passages import SECOND
+from amqpmesh.pipeline.outlines import OUTLINES, SLOW_OUTCOME
+from amqpmesh.pipeline.passages import DAY_OF_TIME, SECOND
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -36,9 +36,6 @@ STORM_SHARE: Final = 0.2
 
 STORM_LEAST: Final = 50
 """Deliveries to an address at least for a storm."""
-
-SLOW_OUTCOME: Final = SECOND
-"""Nanoseconds. A receiver is slow if half of its outcomes come later than that after the delivery was sent."""
 
 SLOW_LEAST: Final = 10
 """Deliveries at least for a slow receiver."""
@@ -169,33 +166,32 @@ SHOWN: Final = (
 )
 DAILY: Final = (_DAY, *_PLACE, *_COUNTED)
 ROWS: Final = (_DAY, *_PLACE, *SHOWN[2:])
-TABLES: Final = {"findings": FINDINGS, "evidence": SHOWN, "daily": DAILY, "rows": ROWS}
+TABLES: Final = {"findings": FINDINGS, "evidence": SHOWN, "daily": DAILY, "rows": ROWS, "outlines": OUTLINES}
 """The tables of `losses`, with their columns."""
 
 _PLACED: Final = tuple(each.name for each in _PLACE)
 _ROW: Final = SHOWN[2:]
 _SUSPECT: Final = (_DAY, *_PLACE, _OF, *_ROW)
-_DAY_OF_TIME: Final = f"timestamp_seconds(time div {DAY} * {DAY // SECOND})"
 
 
 def suspects(
-    attempts: DataFrame, later: DataFrame, gone: DataFrame, hops: DataFrame, events: DataFrame, counts: DataFrame
+    outlines: DataFrame, later: DataFrame, gone: DataFrame, hops: DataFrame, events: DataFrame, counts: DataFrame
 ) -> DataFrame:
     """Return all rows that show a problem: the columns that identify its finding, and those shown as evidence.
 
     Lanes between routers are among the receivers (`findings` leaves them out).
-    Args: attempts: the table `deliveries/attempts`. later: those, and of the day after. gone: as `without_record`
+    Args: outlines: the table `losses/outlines`. later: those, and of the day after. gone: as `without_record`
         returns it. hops, events, counts: the tables of `ingest`.
     """
     found = [
         _broken(gone, hops),
-        _problems_of_deliveries(attempts),
-        _ended(attempts, later),
-        _slow_receivers(attempts),
+        _problems_of_deliveries(outlines),
+        _ended(outlines, later),
+        _slow_receivers(outlines),
         _no_credit(events),
         _growing_receivers(counts),
     ]
-    empty = attempts.sparkSession.createDataFrame([], spark_schema(_SUSPECT))
+    empty = outlines.sparkSession.createDataFrame([], spark_schema(_SUSPECT))
     return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), found, empty)
 
 
@@ -280,14 +276,11 @@ def _sentence_of(sentence: str) -> Expression:
 
 _TOTALLED: Final = ("day", "address", "tenant", "router")
 
-_PART: Final = "1 / greatest(coalesce(legs, 1), 1)"
-"""The weight of a row of a delivery: a delivery with several legs has a row for each."""
-
-_ENDED: Final = "element_at(hops, -1).outcome"
-"""The outcome at a delivery's last recorded router, which may differ from that at its ingress router."""
+_PART: Final = "deliveries / greatest(coalesce(legs, 1), 1)"
+"""The weight of a row: a delivery with several legs has several."""
 
 
-def _problems_of_deliveries(attempts: DataFrame) -> DataFrame:
+def _problems_of_deliveries(outlines: DataFrame) -> DataFrame:
     """Return problems that single deliveries show."""
     kinds = {
         Loss.UNANSWERED: "not settled and outcome = 'none'",
@@ -297,21 +290,21 @@ def _problems_of_deliveries(attempts: DataFrame) -> DataFrame:
         Loss.STORM: "tries > 1",
     }
     tried = (
-        with_grouped_addresses(attempts)
+        with_grouped_addresses(outlines)
         .where("ingress is not null and not coalesce(copy, false)")
         .selectExpr(
-            f"{DAY_OF} as day",
+            f"{DAY_OF_TIME} as day",
             "address",
             "tenant",
             "ingress as router",
             "key",
             "coalesce(first_key, key) as first_key",
-            "hops[0].arrived_ns as time",
+            "time",
             "path",
             "settled",
             "outcome",
-            f"{_ENDED} as ended",
-            "greatest(coalesce(attempt, 1), coalesce(delivery_count, 0) + 1) as tries",
+            "ended",
+            "tries",
             f"{_PART} as part",
         )
     )
@@ -330,14 +323,16 @@ def _problems_of_deliveries(attempts: DataFrame) -> DataFrame:
     return found.where(f"kind <> '{Loss.STORM}' or (of >= {STORM_LEAST} and again >= of * {STORM_SHARE})").drop("again")
 
 
-def _ended(attempts: DataFrame, later: DataFrame) -> DataFrame:
+def _ended(outlines: DataFrame, later: DataFrame) -> DataFrame:
     """Return deliveries that were neither accepted nor tried again on the same day or the next one: by receiver if it
     gave the outcome, else by ingress router.
     """
-    counted = with_grouped_addresses(attempts).where("not settled and not coalesce(copy, false)")
-    counted = counted.withColumn("day", F.expr(DAY_OF))
-    again = later.where("attempt > 1").selectExpr("first_key as tried", "attempt as later", f"{DAY_OF} as day_after")
-    said = counted.withColumn("ended", F.expr(_ENDED)).selectExpr(
+    counted = with_grouped_addresses(outlines).where("not settled and not coalesce(copy, false)")
+    counted = counted.withColumn("day", F.expr(DAY_OF_TIME))
+    again = later.where("attempt > 1").selectExpr(
+        "first_key as tried", "attempt as later", f"{DAY_OF_TIME} as day_after"
+    )
+    said = counted.selectExpr(
         "*", "egress is not null and ended in ('rejected', 'released', 'modified') as by_receiver"
     )
     # If the receiver accepted it, or its outcome is unknown, the sender's outcome counts.
@@ -346,13 +341,12 @@ def _ended(attempts: DataFrame, later: DataFrame) -> DataFrame:
     failed = heard.where(F.col("kind").isin(*map(str, kinds)))
     tried = "first_key = tried and attempt < later and day_after between day and day + interval 1 day"
     last = failed.join(again, F.expr(tried), "left_anti")
-    last = last.selectExpr("*", "hops[0].arrived_ns as time")
     row = ("day", "kind", "key", "time", "path", "condition", "address", "tenant")
     at_receiver = last.where("by_receiver").selectExpr(*row, "egress as router", "receiver")
     to_receiver = (
         counted.where("egress is not null")
         .groupBy("day", "address", "tenant", F.col("egress").alias("router"), "receiver")
-        .agg(F.count("*").alias("of"))
+        .agg(F.sum("deliveries").alias("of"))
     )
     elsewhere = last.where("ingress is not null and not by_receiver").selectExpr(*row, "ingress as router")
     begun = (
@@ -365,26 +359,26 @@ def _ended(attempts: DataFrame, later: DataFrame) -> DataFrame:
     )
 
 
-def _slow_receivers(attempts: DataFrame) -> DataFrame:
+def _slow_receivers(outlines: DataFrame) -> DataFrame:
     """Return receivers whose outcomes come late."""
-    last = attempts.where("egress is not null").selectExpr(
-        f"{DAY_OF} as day",
+    last = outlines.where("egress is not null").selectExpr(
+        f"{DAY_OF_TIME} as day",
         "address",
         "tenant",
         "egress as router",
         "receiver",
         "receiver_link as link",
         "key",
-        "element_at(hops, -1).arrived_ns as time",
+        "last_time as time",
         "path",
-        "element_at(hops, -1).outcome_after_ns - element_at(hops, -1).in_router_ns as value",
+        "waited_ns as value",
+        "answered",
     )
     place = (*_TOTALLED, "receiver", "link")
-    answered = last.where("value is not null")
-    half = answered.groupBy(*place).agg(F.count("*").alias("of"), F.percentile_approx("value", 0.5).alias("median"))
-    slow = half.where(f"of >= {SLOW_LEAST} and median >= {SLOW_OUTCOME}").drop("median")
-    late = answered.where(f"value >= {SLOW_OUTCOME}")
-    return _with(late, slow, place).withColumn("kind", F.lit(str(Loss.SLOW)))
+    is_late = f"value >= {SLOW_OUTCOME}"
+    half = last.groupBy(*place).agg(F.sum("answered").alias("of"), F.count_if(F.expr(is_late)).alias("late"))
+    slow = half.where(f"of >= {SLOW_LEAST} and late > of div 2").drop("late")
+    return _with(last.where(is_late).drop("answered"), slow, place).withColumn("kind", F.lit(str(Loss.SLOW)))
 
 
 # ------------------------------------------------------------------------------------------------------------ of links
@@ -395,7 +389,7 @@ _LINK: Final = ("day", "router", "peer", "link", "address", "tenant")
 def _no_credit(events: DataFrame) -> DataFrame:
     """Return receivers without credit for long."""
     waits = events.where("happening = 'credit' and direction = 'outgoing' and waited is not null")
-    waits = waits.where("time is not null").withColumn("day", F.expr(_DAY_OF_TIME))
+    waits = waits.where("time is not null").withColumn("day", F.expr(DAY_OF_TIME))
     by_link = waits.groupBy(*_LINK).agg(
         F.try_sum("waited").alias("waited"), F.expr("max(time) - min(time - waited)").alias("span")
     )
@@ -408,7 +402,7 @@ def _growing_receivers(counts: DataFrame) -> DataFrame:
     """Find receivers that take more than they settle."""
     one = Window.partitionBy("day", "router", "epoch", "number", "link", "peer", "address", "tenant")
     told = counts.where("direction = 'outgoing' and unsettled is not null and time is not null")
-    told = told.withColumn("day", F.expr(_DAY_OF_TIME))
+    told = told.withColumn("day", F.expr(DAY_OF_TIME))
     before = told.withColumn("before", F.lag("unsettled").over(one.orderBy("time", "deliveries")))
     seen = (
         before.withColumn("steps", F.count("before").over(one))
@@ -429,7 +423,7 @@ def _of_link(rows: DataFrame, kind: Loss) -> DataFrame:
 def _broken(gone: DataFrame, hops: DataFrame) -> DataFrame:
     sent = (
         hops.where("to_router")
-        .groupBy(F.expr(_DAY_OF_TIME).alias("day"), "router", F.col("outgoing_peer").alias("next_router"))
+        .groupBy(F.expr(DAY_OF_TIME).alias("day"), "router", F.col("outgoing_peer").alias("next_router"))
         .agg(F.count("*").alias("of"))
     )
     rows = gone.select("day", "router", "next_router", "key", "time", F.array("router").alias("path"))

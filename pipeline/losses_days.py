@@ -1,4 +1,4 @@
-"""The job `losses`: of the days that new segments change, or of a limited time."""
+"""The job `losses`: of the hours that new segments change, and their days, or of a limited time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.clocks import DAY, DAY_OF
+from amqpmesh.pipeline.clocks import DAY
 from amqpmesh.pipeline.day_records import Stray, days_of_records, records_of_days, with_stray
 from amqpmesh.pipeline.deliveries import between
 from amqpmesh.pipeline.events import table
-from amqpmesh.pipeline.files import ordinary
-from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.known_segments import Known, records, usable_state
+from amqpmesh.pipeline.known_segments import records
+from amqpmesh.pipeline.last_run import last_run
 from amqpmesh.pipeline.losses import Loss, daily, evidence, findings, rows, suspects
-from amqpmesh.pipeline.passages import SLACK, stretches, without_record
-from amqpmesh.pipeline.pruning import pruned
+from amqpmesh.pipeline.outlines import outlined
+from amqpmesh.pipeline.passages import DAY_OF_TIME, SLACK, stretches, without_record
 from amqpmesh.pipeline.published import WHOLE, Parts, changed_days, day_name, day_of_name, hours_of, since
-from amqpmesh.pipeline.segment_rows import Row, segment_rows
+from amqpmesh.pipeline.segment_rows import Row
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.telemetry.segments import Name
 
@@ -32,15 +31,16 @@ TOP: Final = 10
 _ATTEMPTS: Final = "deliveries/attempts"
 _DAILY: Final = "losses/daily"
 _ROWS: Final = "losses/rows"
+_OUTLINES: Final = "losses/outlines"
 Stretches = Mapping[str, Sequence[Sequence[int]]]
 """For each router, the times without missing records: begin, end, and the least sample."""
 
 
 @dataclass(frozen=True)
 class _Days:
-    """The input of some days. Args: later: `attempts`, and those of the days after."""
+    """The input of some days. Args: later: `outlines`, and those of the days after."""
 
-    attempts: DataFrame
+    outlines: DataFrame
     later: DataFrame
     hops: DataFrame
     events: DataFrame
@@ -53,9 +53,21 @@ def job(work: Work) -> Done:
     parts = dict(work.parts(_ATTEMPTS) or {})
     if work.since is None and work.until is None and parts and WHOLE not in parts:
         return _daily(work, parts)
+    _write_outlines(work, {}, None)
     told = _write(work, _everything(work), {})
     routers = table(work.spark, work.place("ingest"), "segments").select("router")
     return _merged(work, {*_routers(work), *(row[0] for row in routers.distinct().collect())}, told, {}, {})
+
+
+def _write_outlines(work: Work, old: Parts, changed: Set[str] | None) -> int:
+    """Write the outlines of some hours. Args: old: the parts of before. changed: hours to make; None: all.
+
+    Returns: the deliveries read.
+    """
+    attempts = work.read(_ATTEMPTS, changed)
+    kept = {hour: place for hour, place in old.items() if hour not in (changed or ())}
+    work.write_hours(_OUTLINES, outlined(attempts), kept, 1)
+    return attempts.count()
 
 
 def _everything(work: Work, hour: int = 0) -> _Days:
@@ -63,11 +75,11 @@ def _everything(work: Work, hour: int = 0) -> _Days:
     ingested = {
         name: table(work.spark, work.place("ingest"), name) for name in ("hops", "events", "counts", "segments")
     }
-    attempts = work.read(_ATTEMPTS)
+    outlines = work.read(_OUTLINES)
     events, counts = (between(ingested[name], work.since, work.until) for name in ("events", "counts"))
     if hour:
         events, counts = (each.where(f"time >= {hour // 24 * DAY}") for each in (events, counts))
-    return _Days(attempts, attempts, ingested["hops"], events, counts, ingested["segments"])
+    return _Days(outlines, outlines, ingested["hops"], events, counts, ingested["segments"])
 
 
 def _routers(work: Work) -> set[str]:
@@ -77,43 +89,49 @@ def _routers(work: Work) -> set[str]:
 
 
 def _daily(work: Work, attempts: Parts) -> Done:
-    ingested = ordinary(work.place("ingest"))
-    note = pruned(ingested)
-    known = {name: row for name, row in segment_rows(ingested).items() if not note.has(name)}
+    last = last_run(work, "losses")
+    ingested, known, new = last.ingested, last.segments, last.new
     segments = table(work.spark, str(ingested), "segments")
     recorded = _stretches(segments)
-    before = work.before("losses")
-    state = usable_state(before, JOBS["losses"].version, known)
     routers = {name.router for name in known}
+    seen = _seen(work, ingested, new)
     read = 0
-    if before is None or not state:
-        told = _write(work, _everything(work, note.hour), {})
+    if last.result is None:
+        judged = _write_outlines(work, {}, None)
+        told = _write(work, _everything(work, last.hour), {})
         routers |= _routers(work)
-        stray = with_stray({}, known, *_seen(work, ingested, known))
-        retried = _retried(work.read(_ATTEMPTS))
+        stray = with_stray({}, known, *seen)
+        retried = _retried(work.read(_OUTLINES))
         touched = {*told, *(name[:10] for name in attempts)}
         read = sum(row["hops"] for row in known.values())
     else:
-        earlier = Known(**state["known"])
-        new = {name: row for name, row in known.items() if not earlier.has(name)}
+        state, earlier = last.result.state, last.result.tables
+        before: Parts = state["attempts"]
+        changed = {hour for hour in {*attempts, *before} if hour and attempts.get(hour) != before.get(hour)}
+        if changed:
+            judged = _write_outlines(work, earlier[_OUTLINES], changed)
+        else:
+            judged, work.written[_OUTLINES] = 0, dict(earlier[_OUTLINES])
+        outlines = work.parts(_OUTLINES) or {}
         edges = records(work.spark, ingested, "edges", new).select("origin").distinct().collect()
         routers |= {*state["routers"], *(row[0] for row in edges if row[0] is not None)}
-        seen = _seen(work, ingested, new)
         stray = with_stray(state["stray"], new, *seen)
-        touched = changed_days(attempts, state["attempts"])
+        touched = changed_days(attempts, before)
         touched |= {day for each in seen for days in each.values() for day in days}
         touched |= {day for row in new.values() for day in _span(row["first_time"], row["last_time"])}
+        if last.hour != state["pruned"]:  # some of that day's records may be gone
+            touched.add(day_name(last.hour // 24))
         touched |= judged_otherwise(state["passages"], state["recorded"], recorded)
-        now = _retried(work.read(_ATTEMPTS, hours_of(attempts, touched)))
-        retried = {day: each for day, each in state["retried"].items() if day not in touched} | now
+        again = _retried(work.read(_OUTLINES, hours_of(outlines, touched)))
+        retried = {day: each for day, each in state["retried"].items() if day not in touched} | again
         # An attempt is no loss if it was repeated on the next day.
         others = {day for day in touched if retried.get(day) != state["retried"].get(day)}
-        touched = since(touched | {day_name(day_of_name(day) - 1) for day in others}, note.hour)
-        old = {name: {part: parts[part] for part in since(parts, note.hour)} for name, parts in before.tables.items()}
+        touched = since(touched | {day_name(day_of_name(day) - 1) for day in others}, last.hour)
+        old = {name: {day: earlier[name][day] for day in since(earlier[name], last.hour)} for name in (_DAILY, _ROWS)}
         kept = {name: {day: old[name][day] for day in old[name] if day not in touched} for name in (_DAILY, _ROWS)}
         told = {}
         if touched:
-            days, read = _some(work, ingested, attempts, known, stray, touched, segments)
+            days, read = _some(work, ingested, outlines, known, stray, touched, segments)
             told = _write(work, days, kept)
         else:
             for name, left in kept.items():
@@ -121,24 +139,25 @@ def _daily(work: Work, attempts: Parts) -> Done:
                     work.written[name] = left
                 else:  # all of it was pruned
                     work.write(name, work.read(name).limit(0))
-        told |= {day: state["passages"][day] for day in since(state["passages"], note.hour) - touched}
-    state = {
-        "version": JOBS["losses"].version,
-        "known": vars(Known.of(known)),
-        "attempts": attempts,
-        "recorded": recorded,
-        "routers": sorted(routers),
-        "stray": stray,
-        "retried": retried,
-        "passages": told,
-    }
-    return _merged(work, routers, told, {"records read": read, "days written": len(touched)}, state)
+        told |= {day: state["passages"][day] for day in since(state["passages"], last.hour) - touched}
+    now = last.state(
+        attempts=attempts,
+        recorded=recorded,
+        routers=sorted(routers),
+        stray=stray,
+        retried=retried,
+        passages=told,
+        pruned=last.hour,
+    )
+    return _merged(
+        work, routers, told, {"deliveries read": judged, "records read": read, "days written": len(touched)}, now
+    )
 
 
 def _some(
     work: Work,
     ingested: Path,
-    attempts: Parts,
+    outlines: Parts,
     known: Mapping[Name, Row],
     stray: Stray,
     touched: Set[str],
@@ -150,11 +169,8 @@ def _some(
     events, counts = (
         records_of_days(work.spark, ingested, name, known, stray, wanted) for name in ("events", "counts")
     )
-    some = work.read(_ATTEMPTS, hours_of(attempts, touched))
-    arrived = F.expr("transform(hops, hop -> hop.arrived_ns)")
-    spans = (
-        some.where("not complete").groupBy(F.expr(DAY_OF)).agg(F.min(F.array_min(arrived)), F.max(F.array_max(arrived)))
-    )
+    some = work.read(_OUTLINES, hours_of(outlines, touched))
+    spans = some.where("not complete").groupBy(F.expr(DAY_OF_TIME)).agg(F.min("begin_time"), F.max("end_time"))
     # With records of these days, and of deliveries whose records are not all there.
     ranges = [(low, high) for _, low, high in spans.collect()]
     if ranges:
@@ -166,7 +182,7 @@ def _some(
         and any(row["first_time"] <= high and low <= row["last_time"] for low, high in ranges)
     }
     hops = records(work.spark, ingested, "hops", passed)
-    later = work.read(_ATTEMPTS, hours_of(attempts, {*touched, *after}))
+    later = work.read(_OUTLINES, hours_of(outlines, {*touched, *after}))
     return _Days(some, later, hops, events, counts, segments), sum(row["hops"] for row in passed.values())
 
 
@@ -176,8 +192,8 @@ def _write(work: Work, days: _Days, kept: Mapping[str, Parts]) -> dict[str, Any]
     Returns: for each day and router, the times of the passages to it without a record, and the number of those that are
         not to be judged.
     """
-    gone, unjudged = without_record(days.attempts, days.hops, days.segments)
-    suspected = suspects(days.attempts, days.later, gone, days.hops, days.events, days.counts).cache()
+    gone, unjudged = without_record(days.outlines, days.hops, days.segments)
+    suspected = suspects(days.outlines, days.later, gone, days.hops, days.events, days.counts).cache()
     for name, made in ((_DAILY, daily(suspected)), (_ROWS, rows(suspected))):
         work.write_days(name, made.selectExpr("*", f"unix_micros(day) div {DAY // 1_000} as date"), kept.get(name, {}))
     suspected.unpersist()
@@ -226,10 +242,10 @@ def _span(first: int | None, last: int | None) -> list[str]:
     return [] if first is None or last is None else [day_name(each) for each in range(first // DAY, last // DAY + 1)]
 
 
-def _retried(attempts: DataFrame) -> dict[str, list[int]]:
+def _retried(outlines: DataFrame) -> dict[str, list[int]]:
     """Return for each day the number and a digest of later attempts whose first ones were before it."""
-    again = attempts.where("attempt > 1").selectExpr(f"{DAY_OF} as day", "first_key", "attempt")
-    earlier = attempts.selectExpr(f"{DAY_OF} as same_day", "first_key as same", "attempt as before")
+    again = outlines.where("attempt > 1").selectExpr(f"{DAY_OF_TIME} as day", "first_key", "attempt")
+    earlier = outlines.selectExpr(f"{DAY_OF_TIME} as same_day", "first_key as same", "attempt as before")
     here = F.expr("day = same_day and first_key = same and before < attempt")
     digest = F.bit_xor(F.xxhash64("first_key", "attempt"))
     told = again.join(earlier, here, "left_anti").groupBy(F.date_format("day", "yyyy-MM-dd"))

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from amqpmesh.pipeline.clocks import DAY_OF
+from amqpmesh.pipeline.clocks import DAY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SECOND: Final = 1_000_000_000
+
+DAY_OF_TIME: Final = f"timestamp_seconds(time div {DAY} * {DAY // SECOND})"
+"""The day of rows with a `time` in nanoseconds, in UTC."""
 
 ALL: Final = 1 << 32
 """The sample of a router that records every key."""
@@ -28,14 +31,15 @@ only then.
 """
 
 
-def without_record(attempts: DataFrame, hops: DataFrame, segments: DataFrame) -> tuple[DataFrame, DataFrame]:
+def without_record(outlines: DataFrame, hops: DataFrame, segments: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return passages from router to router with only the first router's record.
 
     A passage is evidence if the other router recorded at that time, without gaps, and with at least as large a sample.
     If record numbers are missing there, a segment is incomplete, or there is no segment of that time, nothing follows.
+    Args: outlines: the table `losses/outlines`. hops, segments: the tables of `ingest`.
     Returns: passages that are evidence; and the others.
     """
-    keys = attempts.where("not complete").select("key", F.expr(DAY_OF).alias("day")).distinct()
+    keys = outlines.where("not complete").select("key", F.expr(DAY_OF_TIME).alias("day")).distinct()
     some = hops.join(keys, "key")
     there = some.selectExpr("key", "router as next_router").distinct()
     sent = some.where("to_router and outgoing_peer is not null").selectExpr(

@@ -122,7 +122,7 @@ def changed_days(now: Parts, before: Mapping[str, str]) -> set[str]:
     return {day_of_part(name) for name in {*now, *before} if name and now.get(name) != before.get(name)}
 
 
-def hours_of(parts: Parts, days: Set[str]) -> set[str]:
+def hours_of(parts: Iterable[str], days: Set[str]) -> set[str]:
     """Return the names of those parts that are of some days."""
     return {name for name in parts if day_of_part(name) in days}
 

@@ -75,6 +75,12 @@ VIEWS: Final[Mapping[str, View]] = {
         ("day",),
         _smallest("time"),
     ),
+    "losses/outlines": View(
+        "losses/outlines",
+        ("time", "address", "ingress", "egress", "receiver", "outcome", "deliveries", "key", "path"),
+        ("time",),
+        _smallest("time"),
+    ),
     "anomalies": View(
         "anomalies/episodes",
         ("begin_time", "end_time", "measure", "score", "sentence"),
@@ -116,6 +122,18 @@ VIEWS: Final[Mapping[str, View]] = {
         ("day", "address", "part", "from_router", "to_router", "deliveries", "share"),
         ("day",),
         _largest("day", "total_ns"),
+    ),
+    "latency/times": View(
+        "latency/times",
+        ("hour_start", "of", "measure", "address", "from_router", "to_router", "most_ns", "deliveries"),
+        ("hour_start",),
+        _smallest("hour_start", "most_ns"),
+    ),
+    "latency/parts": View(
+        "latency/parts",
+        ("hour_start", "address", "part", "from_router", "to_router", "deliveries"),
+        ("hour_start",),
+        _smallest("hour_start"),
     ),
     "latency/clocks": View(
         "latency/clocks",

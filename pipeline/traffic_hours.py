@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from amqpmesh.pipeline.deliveries import HOUR, between, without_management
 from amqpmesh.pipeline.events import table
 from amqpmesh.pipeline.files import ordinary
-from amqpmesh.pipeline.jobs import JOBS
-from amqpmesh.pipeline.known_segments import Known, records, usable_state
-from amqpmesh.pipeline.pruning import pruned
+from amqpmesh.pipeline.known_segments import Known, records
+from amqpmesh.pipeline.last_run import last_run
 from amqpmesh.pipeline.published import WHOLE, Parts, hour_name, hour_of_name, since
 from amqpmesh.pipeline.sampling import AFTER, BEFORE, sampled_hours
-from amqpmesh.pipeline.segment_rows import Row, segment_rows
+from amqpmesh.pipeline.segment_rows import Row
 from amqpmesh.pipeline.traffic import CARRIED, Windows, carried, links, matrix, talkers, used, weighted
 from amqpmesh.pipeline.work import Done, Table, Work
 from amqpmesh.router.telemetry.segments import Name
@@ -48,35 +47,33 @@ def job(work: Work) -> Done:
 
 
 def _hourly(work: Work) -> Done:
-    ingested = ordinary(work.place("ingest"))
-    note = pruned(ingested)
-    rows = {name: row for name, row in segment_rows(ingested).items() if not note.has(name)}
+    last = last_run(work, "traffic")
+    rows, new = last.segments, last.new
     attempts = dict(work.parts(_ATTEMPTS) or {})
     sampled = {
         hour_name(hour): dict(sorted(each.items()))
         for hour, each in sampled_hours(rows.values()).items()
-        if hour >= note.hour
+        if hour >= last.hour
     }
-    before = work.before("traffic")
-    state = {} if WHOLE in attempts else usable_state(before, JOBS["traffic"].version, rows)
     segments = table(work.spark, work.place("ingest"), "segments")
-    if before is None or not state:
+    if last.result is None or WHOLE in attempts:
         hops, counts = (table(work.spark, work.place("ingest"), name) for name in ("hops", "counts"))
-        _write(work, work.read(_ATTEMPTS), hops, counts, segments, {}, None, note.hour)
+        _write(work, work.read(_ATTEMPTS), hops, counts, segments, {}, None, last.hour)
         counted = _counted(work.read(_MATRIX))
         read, hours = sum(row["hops"] for row in rows.values()), len(counted)
     else:
-        known = Known(**state["known"])
-        new = {name: row for name, row in rows.items() if not known.has(name)}
-        touched = _touched(work, known, new, sampled)
+        state = last.result.state
+        touched = _touched(work, last.known, new, sampled)
         # The only part of a table without rows is no hour: until now, nothing may have been delivered.
         parts = {*attempts, *state["attempts"]} - {WHOLE}
         touched |= {each for each in parts if attempts.get(each) != state["attempts"].get(each)}
         touched |= {each for each in {*sampled, *state["sampled"]} if sampled.get(each) != state["sampled"].get(each)}
         # What is older was pruned.
-        touched = since(touched, note.hour)
-        old = {name: {part: parts[part] for part in since(parts, note.hour)} for name, parts in before.tables.items()}
-        counted = {each: state["hours"][each] for each in since(state["hours"], note.hour) - touched}
+        touched = since(touched, last.hour)
+        old = {
+            name: {part: parts[part] for part in since(parts, last.hour)} for name, parts in last.result.tables.items()
+        }
+        counted = {each: state["hours"][each] for each in since(state["hours"], last.hour) - touched}
         read, hours = 0, len(touched)
         if touched:
             there = _overlapping(rows, touched)
@@ -100,13 +97,7 @@ def _hourly(work: Work) -> Done:
                     work.written[name] = left
                 else:  # all of it was pruned
                     work.write_hours(name, work.read(name).limit(0).selectExpr("*", "0 as hour"), {}, 1)
-    told = {
-        "version": JOBS["traffic"].version,
-        "known": vars(Known.of(rows)),
-        "attempts": attempts,
-        "sampled": sampled,
-        "hours": counted,
-    }
+    told = last.state(attempts=attempts, sampled=sampled, hours=counted)
     return _done(work, counted, {"records read": read, "hours written": hours}, told)
 
 

@@ -14,11 +14,13 @@ from amqpmesh.pipeline import (
     clocks,
     cost_search,
     latency,
+    latency_times,
     live_metrics,
     live_tables,
     losses,
     mesh_picture,
     outliers,
+    outlines,
     passages,
     pictures,
     plan,
@@ -37,7 +39,8 @@ FOLDER = ROOT / "docs" / "analyse"
 PIPELINE = (FOLDER / "pipeline.md").read_text(encoding="utf-8")
 JOBS_PAGE = (FOLDER / "jobs.md").read_text(encoding="utf-8")
 LIVE_PAGE = (FOLDER / "live.md").read_text(encoding="utf-8")
-TEXT = "\n##\n".join((FOLDER / name).read_text(encoding="utf-8") for name in ("tables.md", "result-tables.md"))
+PAGES = "tables.md", "result-tables.md", "hour-tables.md"
+TEXT = "\n##\n".join((FOLDER / name).read_text(encoding="utf-8") for name in PAGES)
 
 ALL = {
     **{f"ingest/{name}": columns for name, columns in TABLES.items()},
@@ -52,6 +55,9 @@ ALL = {
     "contingency": FAILURES,
     **plan.TABLES,
 }
+
+for each in ("latency/times", "latency/parts", "losses/outlines"):  # on a page of their own
+    ALL[each] = ALL.pop(each)
 
 TYPES = {
     pa.int64(): "bigint",
@@ -121,8 +127,8 @@ def test_every_loss_is_explained() -> None:
 @pytest.mark.parametrize(
     ("name", "modules"),
     [
-        ("latency", [clocks, latency]),
-        ("losses", [losses, passages]),
+        ("latency", [clocks, latency, latency_times]),
+        ("losses", [losses, outlines, passages]),
         ("anomalies", [anomalies, outliers]),
         ("plan", [plan, rehearsal, cost_search]),
     ],
@@ -136,7 +142,7 @@ def test_every_parameter_of_a_job_is_there(name: str, modules: list[ModuleType])
         for each, value in vars(module).items()
         if re.fullmatch("[A-Z][A-Z_]+", each) and type(value) in (int, float)
     }
-    assert {*told} == named - {"TOP", "SECOND", "DAY", "ALL"}
+    assert {*told} == named - {"TOP", "SECOND", "DAY", "HOUR", "ALL"}
 
 
 def test_every_job_is_there_with_its_summary() -> None:

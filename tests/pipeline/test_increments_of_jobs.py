@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from amqpmesh.pipeline.anomalies import TABLES as ANOMALIES
+from amqpmesh.pipeline.clocks import DAY
 from amqpmesh.pipeline.ingest import ingest
 from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.latency import TABLES as LATENCY
 from amqpmesh.pipeline.losses import TABLES as LOSSES
 from amqpmesh.pipeline.pruning import prune
+from amqpmesh.pipeline.published import load
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.telemetry.schema import Kind, Outcome
 from tests.support.data.segments import WHOLE_SAMPLE, at
 from tests.support.spark.stub import Session
-from tests.support.spark.traffic_bench import Bench, window
+from tests.support.spark.traffic_bench import Bench
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +39,14 @@ def bench(spark: SparkSession, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def few_partitions(spark: SparkSession) -> Iterator[None]:
-    """Let all that is little be one task, in tests of several runs."""
-    name = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "2")
+    """Let all that is little be one task, and no code be made for it, in tests of several runs."""
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.codegen.wholeStage": "false"}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     yield
-    spark.conf.set(name, str(before))
+    for name, earlier in before.items():
+        spark.conf.set(name, str(earlier))
 
 
 INCREMENTAL = "traffic", "latency", "losses", "anomalies"
@@ -81,21 +85,10 @@ def _value(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def close(bench: Bench, seconds: float) -> None:
-    """Close a segment of each router, which was last written at some time."""
-    before = {*bench.root.rglob("*.events")}
-    bench.known.close(1)
-    for path in {*bench.root.rglob("*.events")} - before:
-        os.utime(path, ns=(at(seconds), at(seconds)))
-
-
-@pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
-def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench, few_partitions: None) -> None:
-    """Of a router that records all, one that lost some, and one that records a sample from its second segment on.
-
-    The second hour is partly on the next day.
+def traffic(bench: Bench, chance: random.Random) -> None:
+    """Record hours of a router that records all, one that lost some, and one that records a sample from its second
+    segment on. The second hour is partly on the next day.
     """
-    chance = random.Random(4)
     bench.known.recorders["C"].sample = HALF
     for hour in range(21, 24):
         for _ in range(12):
@@ -120,76 +113,54 @@ def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all(bench: Bench
         if hour == 22:
             bench.known.recorders["B"].lose(3)
         bench.known.close(1)
+
+
+def parts(bench: Bench) -> set[str]:
+    """Return the directories of all published tables."""
+    jobs = load(bench.work.out).jobs
+    return {each for name in INCREMENTAL for parts in jobs[name].tables.values() for each in parts.values()}
+
+
+@pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
+def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all_and_read_little(
+    bench: Bench, few_partitions: None
+) -> None:
+    """In a random order, with a run that is killed, an hour of a later day on top, and a day that is removed."""
+    chance = random.Random(4)
+    traffic(bench, chance)
     waiting = bench.root / "waiting"
     waiting.mkdir()
     paths = [path.rename(waiting / path.name) for path in sorted((bench.root / "events").rglob("*.events"))]
     chance.shuffle(paths)
-    run(bench, *paths[:5])
-    run(bench, *paths[5:9], jobs=["deliveries", "traffic"], killed=["traffic"])
-    done = run(bench, *paths[9:])
+    run(bench, *paths[:6])
+    run(bench, *paths[6:9], jobs=["deliveries", "latency"], killed=["latency"])
+    run(bench, *paths[9:])
+    before, places = all_rows(bench), parts(bench)
+    assert {row[-1] for row in before["traffic/matrix"]} == {"recorded", "scaled", "counted"}
+    assert {row[-1] for row in before["traffic/links"]} >= {"recorded", "counted"}
+    assert all(len({row[0] for row in before[name]}) == 2 for name in ("latency/shares", "losses/daily", "losses/rows"))
+    assert {row[1] for row in before["losses/findings"]} >= {"broken", "unanswered", "growing"}
+    assert {row[0] for row in before["anomalies/values"]} == {"messages", "octets", "waits"}
+    for _ in range(9):
+        bench.known.deliver("AB", seconds=3600 * 84, size=100_000)
+    bench.known.close(1)
+    told = {name: done.figures for name, done in run(bench).items()}
+    assert [told[name]["deliveries read"] for name in ("deliveries", "latency", "losses")] == [0, 9, 9]
+    assert told["deliveries"]["hours written"] == told["anomalies"]["days written"] == 1
+    of_hours = {each for each in places if each.startswith(("latency/", "losses/outlines"))}
+    assert of_hours <= parts(bench), "all other hours and days stay as they are"
+    second = at(3600 * 84) // DAY - 2
+    prune(bench.work.out, datetime.fromtimestamp(second * DAY // 1_000_000_000, UTC))
+    done = run(bench)
+    read = {"records read", "hours written", "days written", "deliveries read"}
+    assert {done[name].figures["deliveries read"] for name in ("deliveries", "latency", "losses")} == {0}
     found = all_rows(bench)
-    assert {row[-1] for row in found["traffic/matrix"]} == {"recorded", "scaled", "counted"}
-    assert {row[-1] for row in found["traffic/links"]} >= {"recorded", "counted"}
-    assert all(len({row[0] for row in found[name]}) == 2 for name in ("latency/shares", "losses/daily", "losses/rows"))
-    assert {row[1] for row in found["losses/findings"]} >= {"broken", "unanswered", "growing"}
-    assert {row[0] for row in found["anomalies/values"]} == {"messages", "octets", "waits"}
+    assert min(row[0] for row in found["latency/shares"]) == max(row[0] for row in before["latency/shares"])
     bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
     whole = run(bench, jobs=INCREMENTAL)
     assert found == all_rows(bench)
     for name in INCREMENTAL:
-        read = {"records read", "hours written", "days written", "deliveries read"}
         assert {*done[name].figures} == {*whole[name].figures}
         for figure in {*done[name].figures} - read:
             assert done[name].figures[figure] == pytest.approx(whole[name].figures[figure]), (name, figure)
         assert (done[name].rows, done[name].tables) == (whole[name].rows, whole[name].tables)
-
-
-@pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
-def test_of_a_later_hour_only_that_is_read_and_written(bench: Bench, few_partitions: None) -> None:
-    close(bench, 0)
-    assert {done.rows for done in run(bench).values()} == {0}  # a table without rows is one part, which is no hour
-    history = 3
-    for hour in range(history):
-        for _ in range(20):
-            bench.known.deliver("AB", seconds=3600 * hour, size=100)
-        close(bench, 3600 * hour)
-    run(bench, jobs=["deliveries", "traffic", "latency"])
-    before = all_rows(bench)
-    for _ in range(9):
-        bench.known.deliver("AB", seconds=36_000, size=100_000)
-    close(bench, 36_000)
-    done = run(bench)["traffic"]
-    assert [done.figures[each] for each in ("records read", "hours written")] == [18, 1]
-    after = all_rows(bench)
-    assert {*before["traffic/matrix"]} < {*after["traffic/matrix"]}
-    assert (done.rows, done.figures["messages"]) == (history + 1, 20 * history + 9)
-    assert {row[7] for row in before["traffic/links"]} == {1.0}
-    shares = sorted(row[7] for row in after["traffic/links"])
-    assert shares == [pytest.approx(20 / 9_000, abs=1e-4)] * history + [1.0]
-    bench.known.deliver("AB", seconds=100_000)  # on the next day
-    close(bench, 100_000)
-    later = run(bench)
-    assert (later["traffic"].figures["hours written"], later["latency"].figures["deliveries read"]) == (1, 1)
-    assert [later["losses"].figures[each] for each in ("records read", "days written")] == [0, 1]
-    assert later["anomalies"].figures["days written"] == 1
-    found = all_rows(bench)
-    of_times = [name for name in found if name.startswith(("traffic/", "latency/"))]
-    assert all({*after[name]} < {*found[name]} for name in of_times)
-    values = {row[5] for row in found["anomalies/values"]}
-    assert {row[5] for row in after["anomalies/values"]} < values
-    close(bench, 100_010)
-    last = run(bench, jobs=INCREMENTAL)
-    assert (last["traffic"].figures["hours written"], last["latency"].figures["deliveries read"]) == (0, 0)
-    assert last["losses"].figures["days written"] == last["anomalies"].figures["days written"] == 0
-    assert all_rows(bench) == found
-    prune(bench.work.out, window(at(90_000)))
-    kept = run(bench, jobs=["deliveries", *INCREMENTAL])
-    assert [kept["traffic"].figures[each] for each in ("messages", "records read", "hours written")] == [1, 0, 0]
-    left = all_rows(bench)
-    assert all(
-        left[name] == [row for row in found[name] if row[0] not in {one[0] for one in after[name]}] for name in of_times
-    )
-    assert {row[5] for row in left["anomalies/values"]} == {max(values)}
-    bench.work = Work(bench.spark, bench.work.events, bench.work.out, anew=True)
-    run(bench, jobs=["anomalies"])
-    assert all_rows(bench) == left

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -13,10 +14,13 @@ import pytest
 
 from amqpmesh.pipeline import latency
 from amqpmesh.pipeline.clock_offsets import INCONSISTENT, ONE_WAY
-from amqpmesh.pipeline.clocks import STAMP, WINDOW, corrected, estimated, running
-from amqpmesh.pipeline.latency import ACCURACY, TABLES, addresses, hops, shares
+from amqpmesh.pipeline.clocks import MINUTE, STAMP, WINDOW, corrected, estimated, running, windows_of
+from amqpmesh.pipeline.latency import TABLES, addresses, hops, shares
 from amqpmesh.pipeline.latency import links as link_table
-from amqpmesh.pipeline.latency_days import job
+from amqpmesh.pipeline.latency_hours import job, with_other_windows
+from amqpmesh.pipeline.latency_times import CLASSES, times
+from amqpmesh.pipeline.latency_times import parts as parts_of
+from amqpmesh.pipeline.published import hour_name
 from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.attempts import Way, frame
 from tests.support.data.segments import at
@@ -87,12 +91,10 @@ def result(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Res
 
 
 def rank(values: list[int], share: float) -> tuple[int, int]:
-    """Between which two values a percentile stated with `ACCURACY` lies."""
+    """Between which two values a percentile of these is: the nearest rank, and the end of its class."""
     ordered = sorted(values)
-    slack = -(-len(ordered) // ACCURACY)
-    nearest = max(1, -(-int(len(ordered) * share * 100) // 100))
-    low, high = max(0, nearest - 1 - slack), min(len(ordered) - 1, nearest - 1 + slack)
-    return ordered[low], ordered[high]
+    nearest = ordered[max(0, -(-round(len(ordered) * share * 100) // 100) - 1)]
+    return nearest, max(each for each in ordered if each <= nearest * math.exp(1 / CLASSES))
 
 
 def test_the_true_clocks_are_within_the_error_in_every_window(result: Result) -> None:
@@ -205,7 +207,7 @@ def test_the_parts_are_what_the_ingress_router_saw_however_it_ended(spark: Spark
     lost["hops"][0]["outcome_after_ns"] = lost["outcome_after_ns"] = 30 * MS
     lost["hops"][1] |= {"outcome": "none", "outcome_after_ns": None}
     attempts = frame(spark, [*made, late, lost])
-    rows = shares(corrected(attempts, running(estimated(attempts)))).collect()
+    rows = shares(parts_of(corrected(attempts, running(estimated(attempts))))).collect()
     for each in (*made, late, lost):
         mine = {(row["part"], row["from_router"]): row for row in rows if row["address"] == each["address"]}
         assert sum(row["total_ns"] for row in mine.values()) == each["outcome_after_ns"], each["address"]
@@ -251,10 +253,10 @@ def test_what_cannot_be_compared_is_taken_as_it_is_and_said(spark: SparkSession)
     timed = corrected(attempts, running(found))
     problems = {(row["against"], row["router"]): row["problem"] for row in found.collect()}
     assert problems == {("A", "B"): ONE_WAY, ("C", "D"): INCONSISTENT}
-    (row,) = addresses(timed).collect()
+    (row,) = addresses(times(timed)).collect()
     assert (row["deliveries"], row["unknown"], row["error_ns"]) == (3, 3, None)
     assert row["max_ns"] == made[0]["latency_ns"]
-    (lane,) = (row for row in link_table(timed, found).collect() if row["to_router"] == "B")
+    (lane,) = (row for row in link_table(times(timed), found).collect() if row["to_router"] == "B")
     assert lane["max_ns"] == 255 * MS
     assert (lane["unknown"], lane["answered"], lane["error_ns"]) == (1, 0, None)
 
@@ -266,9 +268,9 @@ def test_what_takes_less_than_nothing_is_said(spark: SparkSession) -> None:
     attempts = frame(spark, [way.row(number, {}) for number, way in enumerate([large, *small])])
     found = estimated(attempts)
     timed = corrected(attempts, running(found))
-    (row,) = (row for row in link_table(timed, found).collect() if row["to_router"] == "B")
+    (row,) = (row for row in link_table(times(timed), found).collect() if row["to_router"] == "B")
     assert (row["deliveries"], row["negative"], row["unknown"]) == (10, 1, 0)
-    (row,) = addresses(timed).collect()
+    (row,) = addresses(times(timed)).collect()
     assert (row["negative"], row["max_ns"] > 10 * MS) == (0, True)
 
 
@@ -282,13 +284,25 @@ def test_nulls_are_passed_over(spark: SparkSession) -> None:
     found = estimated(attempts)
     timed = corrected(attempts, running(found))
     assert {row["router"] for row in found.collect()} == {"A", "B"}
-    assert {row["router"]: row["deliveries"] for row in hops(attempts).collect()} == {"A": 1, "B": 1}
-    assert {row["address"] for row in addresses(timed).collect()} == {"orders"}
-    assert {row["address"] for row in shares(timed).collect()} == {"orders"}
-    assert sum(row["deliveries"] for row in link_table(timed, found).collect()) == 4
+    assert {row["router"]: row["deliveries"] for row in hops(times(timed)).collect()} == {"A": 1, "B": 1}
+    assert {row["address"] for row in addresses(times(timed)).collect()} == {"orders"}
+    assert {row["address"] for row in shares(parts_of(timed)).collect()} == {"orders"}
+    assert sum(row["deliveries"] for row in link_table(times(timed), found).collect()) == 4
 
 
 def test_a_stamp_that_is_a_little_wrong_is_no_contradiction(spark: SparkSession) -> None:
     one = Way(START, "AB", (0, 0), (0,), (0,)).row(0, {})
     one["hops"][1]["arrived_ns"] -= STAMP
     assert {row["problem"] for row in estimated(frame(spark, [one])).collect()} == {None}
+
+
+def test_a_day_has_other_windows_once_more_than_some_hours_of_it_are_recorded() -> None:
+    hour = 3600 * 1000 * MS
+    day = hour_name(0)[:10]
+    few = {hour_name(each): [each * hour, (each + 1) * hour, 1] for each in (0, 2)}
+    more = {hour_name(each): [each * hour, (each + 1) * hour, 1] for each in (4, 30)}
+    assert windows_of(few) == {day: WINDOW}
+    assert windows_of({**few, **more}) == {day: MINUTE, hour_name(30)[:10]: WINDOW}
+    assert with_other_windows(few, {}) == set()
+    assert with_other_windows({**few, **more}, few) == {hour_name(each) for each in (0, 2, 4)}
+    assert with_other_windows(few, {**few, **more}) == {*few}  # some of it was removed

@@ -15,11 +15,11 @@ from amqpmesh.pipeline.losses import (
     GROWTH_LEAST,
     GROWTH_TELLINGS,
     SLOW_LEAST,
-    SLOW_OUTCOME,
     STORM_LEAST,
     Loss,
 )
 from amqpmesh.pipeline.losses_days import TOP, job
+from amqpmesh.pipeline.outlines import SLOW_OUTCOME, outlined
 from amqpmesh.pipeline.passages import ALL, PATIENCE, SLACK, without_record
 from amqpmesh.pipeline.work import Done, Work
 from tests.support.data.attempts import Way, frame
@@ -280,7 +280,9 @@ def judged(
     way = Way(START, "A", (1,))
     attempts = frame(spark, [{**way.row(0, {}), "key": row["key"], "complete": False} for row in hops])
     both = without_record(
-        attempts, frame(spark, hops, declared.TABLES["hops"]), frame(spark, segments, declared.TABLES["segments"])
+        outlined(attempts),
+        frame(spark, hops, declared.TABLES["hops"]),
+        frame(spark, segments, declared.TABLES["segments"]),
     )
     evidence, other = (sorted(row["next_router"] for row in rows.collect()) for rows in both)
     return evidence, other
