@@ -51,7 +51,9 @@ class Grants:
     ) -> Grant | None:
         """Return the time that our end of a link is kept; None: it goes with its link.
 
-        `never` asks for it only together with an unsettled map: programs write it that never come back with one.
+        `never` asks for it only together with an unsettled map: programs write it that never come back with one. While
+        the memory is used up, who holds more than a share of it is granted nothing new.
+
         Args: terminus: as the peer asks for it. known: the one that it had before, whose grant ends once it has this
             one.
         """
@@ -76,6 +78,9 @@ class Grants:
         back = 0 if known is None else 1
         of_holder = self._granted.get(holder, 0)
         if self._granted_in_all - back >= limits.links or of_holder - back >= limits.links_per_user:
+            return None
+        memory = context.memory
+        if known is None and memory.used_up and record.held + context.termini.octets_of(holder) > memory.share:
             return None
         self._granted[holder] = of_holder + 1
         self._granted_in_all += 1

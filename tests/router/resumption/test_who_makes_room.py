@@ -183,6 +183,24 @@ def test_the_links_that_have_been_away_longest_go_first_no_more_than_needed_and_
     hog.leave()
 
 
+def test_while_the_memory_is_used_up_who_has_more_than_a_share_of_it_is_granted_nothing_new() -> None:
+    network, others = world()
+    greedy = User(network, "127.0.0.1")
+    greedy.receive(3, LARGE)
+    hog = fill(network, left=MIB // 2)
+    assert network.core.context.memory.used_up
+    assert greedy.octets > network.core.context.memory.share > others[0].octets
+    for user, seconds in ((greedy, 0), (others[0], 3600)):
+        user.connect()
+        target = user.attach(Role.SENDER, name="another").target
+        assert target is not None
+        assert target.timeout == seconds
+    assert greedy.attach(Role.RECEIVER, {}, at=1).source.timeout == 3600, "what is kept may come back"  # type: ignore[union-attr]
+    hog.leave()
+    network.run()
+    assert greedy.attach(Role.SENDER, name="later", at=2).target.timeout == 3600  # type: ignore[union-attr]
+
+
 def test_of_who_holds_most_by_its_connections_links_go_first_and_then_the_largest_connection() -> None:
     network, others = world()
     greedy = Modest(network, "127.0.0.1")
