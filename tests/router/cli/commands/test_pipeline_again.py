@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,6 +35,7 @@ class Mesh:
         self.known = Known(self.events, "A")
         self.ran: list[str] = []
         self.sessions: list[Session] = []
+        self.jobs = cast("dict[str, Job]", JOBS)
 
     def record(self) -> None:
         self.known.deliver("A")
@@ -63,18 +64,20 @@ class Mesh:
 
 
 @pytest.fixture
-def mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mesh:
+def mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mesh]:
     mesh = Mesh(tmp_path)
     monkeypatch.setattr("amqpmesh.pipeline.session.session", mesh.start)
     monkeypatch.setattr("amqpmesh.pipeline.session.is_running", lambda: False)
     monkeypatch.setattr("amqpmesh.pipeline.report.report", mesh.report)
     load = Job.load
     monkeypatch.setattr(Job, "load", lambda job: load(job) if job.name == "ingest" else mesh.job(job.name))
-    for name in [*JOBS]:
-        if name not in ALL:
-            monkeypatch.delitem(JOBS, name)  # type: ignore[arg-type]
     mesh.record()
-    return mesh
+    every = dict(JOBS)
+    for name in every.keys() - ALL:
+        del mesh.jobs[name]
+    yield mesh
+    mesh.jobs.clear()
+    mesh.jobs.update(every)  # in their order, which other tests compare
 
 
 @pytest.fixture
@@ -128,17 +131,15 @@ def test_what_is_new_is_computed(mesh: Mesh, run: Run, how: str) -> None:
     assert run(*(each for each in more if each != "--anew"))["ran"] == []
 
 
-def test_a_job_of_another_version_is_made_again(mesh: Mesh, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_another_version_is_made_again(mesh: Mesh, run: Run) -> None:
     run()
-    monkeypatch.setitem(JOBS, "traffic", Job("traffic", "?", ("ingest", "deliveries"), version=99))  # type: ignore[arg-type]
+    mesh.jobs["traffic"] = Job("traffic", "?", ("ingest", "deliveries"), version=99)
     assert run()["ran"] == ["traffic", "report"]
 
 
-def test_what_reads_tables_that_are_made_again_is_made_again(
-    mesh: Mesh, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_reads_tables_that_are_made_again_is_made_again(mesh: Mesh, run: Run) -> None:
     run()
-    monkeypatch.setitem(JOBS, "deliveries", Job("deliveries", "?", ("ingest",), version=2))  # type: ignore[arg-type]
+    mesh.jobs["deliveries"] = Job("deliveries", "?", ("ingest",), version=2)
     assert run()["ran"] == NEW
 
 
@@ -236,7 +237,7 @@ def test_a_duration_that_is_none_is_told(mesh: Mesh, command: Command, keep: str
 def test_findings_as_bad_as_was_said_end_with_5(
     mesh: Mesh, command: Command, monkeypatch: pytest.MonkeyPatch, figures: dict[str, int], statuses: list[int]
 ) -> None:
-    monkeypatch.setitem(JOBS, "losses", Job("losses", "?", ("ingest", "deliveries")))  # type: ignore[arg-type]
+    mesh.jobs["losses"] = Job("losses", "?", ("ingest", "deliveries"))
     ordinary = mesh.job
 
     def job(name: str) -> Callable[[Work], Done]:
