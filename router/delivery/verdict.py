@@ -102,6 +102,7 @@ def _shorten(relay: Relay) -> None:
     """Shorten the states of a delivery, which are kept until the sender settles: of a long state, keep its kind."""
     assert relay.incoming is not None
     relay.incoming.state = told_state(relay.incoming.state)
+    relay.strongest = told_state(relay.strongest)
     for leg in relay.legs:
         leg.outcome = told_state(leg.outcome)
         if leg.delivery is not None:
