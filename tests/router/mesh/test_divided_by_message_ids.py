@@ -224,3 +224,22 @@ def test_with_connections_that_are_cut_a_message_is_processed_twice_only_if_its_
     assert all(any(isinstance(sent.outcome, Accepted) for sent in sents) for sents in pending.values())
     assert len(story.processed) == 60
     assert [each for each, routers in story.processed.items() if len(routers) > 1] == []
+
+
+def test_while_the_router_of_a_message_id_cannot_be_reached_another_one_takes_the_message_again() -> None:
+    mesh = World("ABC", [("A", "B"), ("A", "C")], DROPS)
+    story = Story(mesh, "BC")
+    first = {f"m{number}": story.send("A", f"m{number}") for number in range(12)}
+    mesh.cut(*mesh.between("A", "B"))
+    story.accept()
+    mesh.advance(15.0)
+    lost = [message_id for message_id, sent in first.items() if not isinstance(sent.outcome, Accepted)]
+    assert [message_id for message_id, routers in story.processed.items() if routers == ["B"]] == lost
+    assert [first[message_id].outcome for message_id in lost] == [Modified(delivery_failed=True)] * len(lost)
+    again = [story.send("A", message_id) for message_id in lost]
+    story.accept()
+    mesh.advance(1.0)
+    assert [sent.outcome for sent in again] == [Accepted()] * len(lost)
+    assert [story.processed[message_id] for message_id in lost] == [["B", "C"]] * len(lost)
+    assert lost
+    assert len(lost) < len(first)
