@@ -274,17 +274,22 @@ class ReturningReceivers(LastingSources):
         return True
 
     def _take_up(self, outgoing: OutgoingLink, back: Return) -> Steps[None]:
-        try:
-            while self._returning.get(outgoing) is back or self._followed.get(outgoing) is back:
+        """Move deliveries to the new link. An internal error costs the one that it was about. It is raised by a step of
+        its own: no attach is left half done.
+        """
+        while self._returning.get(outgoing) is back or self._followed.get(outgoing) is back:
+            try:
                 self._move_some(outgoing, back, _AT_ONCE)
-                if not back.planned:
-                    self.go_on(outgoing)
-                    break
-                yield
-        except Exception:
-            if back.planned:  # an internal error costs the delivery that it was about, and not those behind it
-                self._context.chores.put_off(self._take_up(outgoing, back))
-            raise
+            except Exception as error:
+                self._context.chores.put_off(_raise(error))
+            if not back.planned:
+                break
+            yield
+        if not back.planned:
+            try:
+                self.go_on(outgoing)
+            except Exception as error:
+                self._context.chores.put_off(_raise(error))
 
     def _move_some(self, outgoing: OutgoingLink, back: Return, most: int) -> None:
         """Move deliveries to the new link, and end the former one with the last of them. Args: most: of them."""
@@ -486,3 +491,9 @@ class ReturningReceivers(LastingSources):
         termini = self._context.termini
         if termini.suspended(source.key) is source and source.asked is None:
             termini.end(source, "the neighbour refuses it")
+
+
+def _raise(error: Exception) -> Steps[None]:
+    """Raise an error, in a step of its own."""
+    yield
+    raise error

@@ -164,7 +164,7 @@ def test_a_link_that_is_lost_before_the_first_step_of_its_return_leaves_nothing(
 
 
 @pytest.mark.parametrize("then", ["it stays", "it is lost"])
-@pytest.mark.parametrize("number", [COUNT // 2, COUNT - 1], ids=["amid", "the last"])
+@pytest.mark.parametrize("number", [5, COUNT // 2, COUNT - 1], ids=["in the turn of the attach", "amid", "the last"])
 def test_an_internal_error_costs_no_delivery_but_that_which_it_was_about(
     number: int, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
