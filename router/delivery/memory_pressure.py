@@ -46,9 +46,11 @@ def check(context: Context) -> None:
     memory, budget = context.memory, context.budget
     if not memory.is_exceeded:
         memory.in_vain = 0
-    elif not memory.frees and budget.used > memory.in_vain + (budget.limit // SHARES if memory.in_vain else 0):
-        memory.frees = True
-        context.chores.do(_make_room(context))
+    elif not memory.frees:
+        memory.in_vain = min(memory.in_vain, budget.used)
+        if budget.used > memory.in_vain + (budget.limit // SHARES if memory.in_vain else 0):
+            memory.frees = True
+            context.chores.do(_make_room(context))
     used_up = budget.used > (0.9 if memory.used_up else 1.0) * budget.limit
     withheld = memory.withheld
     if used_up != memory.used_up:
@@ -155,11 +157,19 @@ class _Principal:
         self.name = name
         self.links = links
         #: Its connections, those with most octets first, and the octets of all.
-        self._connections = [(-each.held, each.number, each) for each in connections]
-        heapify(self._connections)
-        self._living = -sum(each[0] for each in self._connections)
+        self._connections: list[tuple[int, int, ConnectionRecord]] = []
+        self._living = 0
+        self.look_at(connections)
         #: What it has given up, but connections: links, messages, and the octets of both.
         self.given_up = 0, 0, 0
+
+    def look_at(self, connections: Iterable[ConnectionRecord] | None = None) -> None:
+        """Count the octets of its connections. Args: connections: None: those that it had; peers read meanwhile."""
+        if connections is None:
+            connections = [each for _, _, each in self._connections if _may_be_closed(each)]
+        self._connections = [(-each.held, each.number, each) for each in connections if each.held]
+        heapify(self._connections)
+        self._living = -sum(each[0] for each in self._connections)
 
     @property
     def octets(self) -> int:
@@ -242,23 +252,28 @@ def _free(context: Context) -> Steps[None]:
         return
     share, largest = yield from _find_largest(context)
     paid: dict[_Principal | _Address, None] = {}
+    looked_at: dict[_Principal, int] = {}
     for turn in count():
         if not turn % _COUNTED_AFTER:
             left = _left(context)
         if left <= enough or not largest:
             break
         known, number, holder = heappop(largest)
+        if isinstance(holder, _Principal) and turn - looked_at.get(holder, -_COUNTED_AFTER) >= _COUNTED_AFTER:
+            looked_at[holder] = turn
+            holder.look_at()
         octets, next_largest = holder.octets, -largest[0][0] if largest else 0
         if octets <= share:
             continue
         if octets < min(-known, next_largest):  # it was more before: another one holds most now
             heappush(largest, (-octets, number, holder))
             continue
-        if isinstance(holder, _Principal) and not holder.links and context.termini.octets_of(holder.name):
-            # Some have lost their links meanwhile, if it is not all of messages that are kept.
+        if isinstance(holder, _Principal) and not holder.links and context.termini.has_links_of(holder.name):
+            # Some were lost meanwhile.
             holder.links = (yield from context.termini.by_holder((holder.name,))).get(holder.name)
         freed = holder.give_up(min(left - enough, max(octets - max(next_largest, share), limit // _A_TURN)))
         if freed is None:
+            yield
             continue
         left -= freed
         paid[holder] = None

@@ -155,6 +155,9 @@ class LastingTermini(Protocol):
     def octets_of(self, holder: tuple[str, str]) -> int:
         """Return the same of one holder."""
 
+    def has_links_of(self, holder: tuple[str, str]) -> bool:
+        """Tell whether a holder has termini without a link."""
+
     def by_holder(
         self, holders: Container[tuple[str, str]] | None = None
     ) -> Steps[dict[tuple[str, str], deque[SuspendedTerminus]]]:

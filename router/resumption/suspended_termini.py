@@ -319,6 +319,10 @@ class SuspendedTermini(Grants, LastingTermini):
         """Return the octets of what is kept for a holder: of its termini, and of messages."""
         return self._octets.get(holder, 0) + self.sources.octets.of(holder)
 
+    def has_links_of(self, holder: tuple[str, str]) -> bool:
+        """Tell whether a holder has termini without a link."""
+        return holder in self._octets
+
     def by_holder(
         self, holders: Container[tuple[str, str]] | None = None
     ) -> Steps[dict[tuple[str, str], deque[SuspendedTerminus]]]:

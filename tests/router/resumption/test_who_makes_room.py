@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +21,9 @@ from tests.support.peers.bystanders import Intruder
 from tests.support.peers.scripted import attached, flow, frame, transferred
 from tests.support.worlds.hogs import Hog
 from tests.support.worlds.network import Network, message
+
+if TYPE_CHECKING:
+    from amqpmesh.router.incremental import Steps
 
 MIB = 2**20
 LIMITS = ResumptionConfig(timeout=3600, links_per_user=5_000, keep=16 * MIB)
@@ -275,6 +279,71 @@ def test_many_links_are_looked_at_and_given_up_in_many_turns() -> None:
     for each in others:
         each.check()
     what_stays.add(-what_stays.used)
+
+
+def step(network: Network) -> None:
+    """Have the router do one step of what it has put off."""
+    looks = iter((False, True))
+    network.core.work(network.now, lambda: next(looks))
+
+
+def put_off(network: Network, change: Callable[[], object]) -> None:
+    """Change something in a turn that has no time for what follows."""
+    context = network.core.context
+
+    def work() -> Steps[None]:
+        for _ in range(STEPS_A_TURN - 1):
+            yield
+
+    def act() -> None:
+        context.chores.do(work())
+        change()
+
+    network.core.change(act, network.now)
+
+
+def test_whoever_has_read_what_was_held_for_it_keeps_its_links() -> None:
+    network, others = world()
+    context = network.core.context
+    greedy, fast = User(network, "127.0.0.1"), User(network, "127.0.0.9")
+    for first in (0, 200):
+        lose_links(greedy, range(first, first + 200))
+        greedy.connect()
+    lose_links(fast, range(20))
+    hog = Hog(network, MIB // 2, fast.host)
+    what_stays = Budget(MIB, context.budget)
+    missing = 2 * MIB + 1_000 - context.budget.used
+    put_off(network, lambda: what_stays.add(missing))
+    while not context.termini.evicted:
+        step(network)
+    assert greedy.octets > hog.octets > MIB // 3
+    what_stays.add(hog.octets)
+    hog.leave()
+    while context.chores:
+        step(network)
+    assert context.budget.used <= 1.5 * MIB
+    assert (fast.links, greedy.links < 200) == (20, True)
+    for each in others:
+        each.check()
+    what_stays.add(-what_stays.used)
+
+
+def test_memory_that_was_freed_in_vain_is_freed_again_once_less_was_used_meanwhile() -> None:
+    network, others = world()
+    context = network.core.context
+    what_stays = Budget(MIB, context.budget)
+    what_stays.add(4 * MIB)
+    network.advance(1.0)
+    what_stays.add(2 * MIB - context.budget.used + 1_000)
+    network.advance(1.0)
+    assert context.memory.is_exceeded
+    hog = Hog(network, MIB // 2)
+    network.advance(1.0)
+    assert hog.is_closed
+    what_stays.add(-what_stays.used)
+    for each in others:
+        each.comes()
+    hog.leave()
 
 
 @pytest.mark.parametrize("seed", range(6))
