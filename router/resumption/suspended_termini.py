@@ -88,6 +88,7 @@ class SuspendedTermini(Grants, LastingTermini):
         self._ending: dict[IncomingLink | OutgoingLink, SuspendedTarget] = {}
         #: Those that have been made since there was room for all.
         self._made = 0
+        self._makes_room = False
         #: Those whose time runs from the end of a session or connection that is still there.
         self._untimed: dict[ConnectionRecord, dict[SuspendedTerminus, None]] = {}
         #: Times of expiry; entries of termini that have come back meanwhile are skipped.
@@ -132,7 +133,8 @@ class SuspendedTermini(Grants, LastingTermini):
         if isinstance(link, OutgoingLink):
             self.sources.park(link)
         self._keep(_Lost(link, key, grant, grant.policy is _LINK_DETACH))
-        self._context.chores.do(self.make_room())
+        if self._has_too_many:
+            self._context.chores.do(self.make_room())
 
     def suspend_all(self, record: ConnectionRecord, session: Session | None = None) -> None:
         """Keep those of a connection that is lost, or of a session that has ended, as `LastingTermini.suspend_all`."""
@@ -283,15 +285,29 @@ class SuspendedTermini(Grants, LastingTermini):
     def make_room(self) -> Steps[None]:
         """Give up termini until there are no more deliveries than may be, as `LastingTermini.make_room` does."""
         self._made = 0
-        most = self._context.config.resumption.unsettled
-        if self._most_deliveries > most:
-            yield from self._recount()
-        if self._most_deliveries <= most:
-            return
+        if self._makes_room:
+            return  # what a thousand links that are detached at once need is found at one time, not a thousand times
+        self._makes_room = True
+        try:
+            if self._has_too_many:
+                yield from self._recount()
+            evicted = -1
+            while self._has_too_many and evicted != self.evicted:
+                evicted = self.evicted
+                yield from self._give_up_deliveries()
+        finally:
+            self._makes_room = False
+
+    @property
+    def _has_too_many(self) -> bool:
+        return self._most_deliveries > self._context.config.resumption.unsettled
+
+    def _give_up_deliveries(self) -> Steps[None]:
+        """Do so with the termini that are there now. More may be made meanwhile."""
         kept = yield from self.by_holder()
         largest = [(-sum(each.counted + 1 for each in of_holder), holder) for holder, of_holder in kept.items()]
         heapify(largest)
-        while largest and self._most_deliveries > most:
+        while largest and self._has_too_many:
             held, holder = heappop(largest)
             oldest = kept[holder].popleft()
             if kept[holder]:

@@ -12,7 +12,7 @@ import pytest
 from amqpmesh.router.amqp.standard.definitions import Role
 from amqpmesh.router.amqp.standard.delivery_states import Released
 from amqpmesh.router.amqp.standard.messaging import Source, Target
-from amqpmesh.router.amqp.standard.performatives import Attach
+from amqpmesh.router.amqp.standard.performatives import Attach, Detach
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.incremental import STEPS_A_TURN
 from amqpmesh.router.kernel import Budget
@@ -279,6 +279,33 @@ def test_many_links_are_looked_at_and_given_up_in_many_turns() -> None:
     for each in others:
         each.check()
     what_stays.add(-what_stays.used)
+
+
+def test_for_many_links_that_are_detached_at_once_those_that_go_are_looked_for_once() -> None:
+    count, most = 420, 210
+    limits = ResumptionConfig(timeout=3600, links_per_user=5_000, unsettled=most)
+    network = Network(resumption=limits)
+    core, context = network.core, network.core.context
+    taker, end = network.client(), Intruder(network, shares=True)
+    end.peer.open()
+    end.peer.begin()
+    for number in range(count):
+        taker.receiver(f"q{number}", credit=10)
+        kept = Target(address=f"q{number}", expiry_policy=CLOSE, timeout=3600)
+        end.peer.write(attached(Role.SENDER, name=f"link {number}", handle=number, rcv_settle_mode=SECOND, target=kept))
+        end.peer.hear()
+        end.peer.write(frame(transferred(number, handle=number), message(number)))
+    octets = b"".join(frame(Detach(handle=number)) for number in range(count))
+    while not core.receive(end.record, octets, network.now):
+        octets = b""
+    steps = 0
+    while context.chores:
+        step(network)
+        steps += 1
+    assert steps < 1.5 * count
+    left = [each.key[4] for each in context.termini.kept()]
+    assert left == [f"link {number}" for number in range(count - most, count)]
+    assert context.termini.evicted == count - most
 
 
 def step(network: Network) -> None:
