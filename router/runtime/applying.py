@@ -171,7 +171,7 @@ class ConfigChanges:
             result = Applied(found, read.users)
             if dry_run:
                 return result
-            self._demand_running({})
+            self._demand_running()
             with trio.CancelScope(shield=True):  # from here on it is whole
                 try:
                     sockets = await self._listen(running, target)
@@ -179,8 +179,7 @@ class ConfigChanges:
                     if follows:
                         self._take_away(running, target, read)
                     raise
-                self._demand_running(sockets)
-                running = self._take_away(running, target, read)
+                running = self._begin_with(sockets, running, target, read)
                 self._commit(running, target, read, sockets)
                 if config is not None:
                     self._given, self.marks = target, Marks()
@@ -213,11 +212,10 @@ class ConfigChanges:
             result = Applied(found, ())
             if not found:
                 return result
-            self._demand_running({})
+            self._demand_running()
             with trio.CancelScope(shield=True):  # from here on it is whole
                 sockets = await self._listen(running, target)
-                self._demand_running(sockets)
-                running = self._take_away(running, target, read)
+                running = self._begin_with(sockets, running, target, read)
                 self._commit(running, target, read, sockets, keep_costs=True)
                 self.marks = marks
                 self._tell(result, by)
@@ -275,7 +273,7 @@ class ConfigChanges:
             return read, [told for each in before for told in user_changes(each.name, before[each], read[each])]
 
         async with self._lock:
-            self._demand_running({})
+            self._demand_running()
             held = self._edge.credentials
             before = {each: held[each] for each in held if among.intersection(each.users_files)}
             with trio.CancelScope(shield=True):  # the file and what is in force are to agree
@@ -287,12 +285,9 @@ class ConfigChanges:
             end_logins(self._core.context)
             self._driver.settle()
 
-    def _demand_running(self, sockets: Mapping[ListenerConfig, list[socket.socket]]) -> None:
-        """Check that the router has not begun to end meanwhile. Raises: CommandError; then the sockets are closed."""
+    def _demand_running(self) -> None:
+        """Check that the router has not begun to end meanwhile. Raises: CommandError."""
         if self._edge.is_stopped:
-            for each in chain.from_iterable(sockets.values()):
-                each.close()
-            self._observers.drop_opened()
             raise CommandError(ENDS)
 
     def _begin(self) -> tuple[RouterConfig, Reader]:
@@ -330,6 +325,27 @@ class ConfigChanges:
                         undoing.callback(each.close)
             undoing.pop_all()
         return found
+
+    def _begin_with(
+        self,
+        sockets: Mapping[ListenerConfig, list[socket.socket]],
+        running: RouterConfig,
+        target: RouterConfig,
+        read: Reloaded,
+    ) -> RouterConfig:
+        """Take rights away, once all that is new listens. Args, Returns: as of `_take_away`.
+
+        Raises: ConfigError: the certificate is another router's, or what a mesh trusts is not valid; CommandError: the
+            router has begun to end. Then nothing is open that was opened for the change.
+        """
+        try:
+            self._demand_running()
+            return self._take_away(running, target, read)
+        except BaseException:
+            for each in chain.from_iterable(sockets.values()):
+                each.close()
+            self._observers.drop_opened()
+            raise
 
     # ------------------------------------------------------------------------------------------- what does not fail
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from amqpmesh import (
     Accepted,
@@ -26,9 +27,17 @@ from amqpmesh import (
     connect,
 )
 from amqpmesh.router.config.connector import PasswordConfig
-from amqpmesh.router.config.file import AuditConfig, ListenerConfig, PolicyConfig, RouterConfig, TokenKeyConfig
+from amqpmesh.router.config.file import (
+    AuditConfig,
+    ListenerConfig,
+    MeshConfig,
+    PolicyConfig,
+    RouterConfig,
+    TokenKeyConfig,
+)
 from amqpmesh.router.config.oauth import TokensConfig
 from amqpmesh.router.runtime.http_listeners import HttpListeners
+from amqpmesh.topology.authority import Authority, certificate_pem, key_pem
 from tests.support.data.tokens import RESOURCE, named_key, shared_access
 from tests.support.tasks.until import until
 from tests.support.worlds.audited import strictly_read
@@ -323,6 +332,41 @@ async def test_an_audit_log_that_cannot_be_opened_changes_nothing_and_listens_no
             async with connect(router.listeners[0].url):
                 pass
             await until(lambda: changes(one.file) == [OPENED])
+
+
+async def test_a_certificate_of_another_router_changes_nothing_and_leaves_nothing_open(tmp_path: Path) -> None:
+    authority = Authority.create("m", time.time())
+    mesh = MeshConfig(certificate=tmp_path / "A.pem", key=tmp_path / "A.key", trust=tmp_path / "ca.pem")
+
+    def certify(router: str) -> None:
+        key = Ed25519PrivateKey.generate()
+        assert mesh.certificate is not None
+        assert mesh.key is not None
+        mesh.certificate.write_bytes(certificate_pem(authority.issue(router, key.public_key(), time.time())))
+        mesh.key.write_bytes(key_pem(key))
+
+    assert mesh.trust is not None
+    mesh.trust.write_bytes(certificate_pem(authority.certificate))
+    certify("A")
+    one, two = (AuditConfig(file=tmp_path / name) for name in ("one.jsonl", "two.jsonl"))
+    async with Router(ruled(audit=one, mesh=mesh)) as router:
+        for _ in range(2):
+            certify("B")
+            with pytest.raises(ConfigError, match="certificate of 'B'"):
+                await router.apply(ruled(ListenerConfig(url=LOOPBACK, name="free"), audit=two, mesh=mesh))
+            assert router.config == ruled(audit=one, mesh=mesh)
+            certify("A")
+            await router.apply(ruled(audit=one, mesh=mesh))  # lines still go to the file that is configured
+            async with connect(router.listeners[0].url):
+                pass
+        certify("B")
+        with pytest.raises(ConfigError, match="certificate of 'B'"):
+            await router.apply(ruled(audit=two, mesh=mesh))
+        certify("A")
+        await router.apply(ruled(audit=two, mesh=mesh))  # nobody else writes it
+    moved = ("configuration changed", "audit.file")
+    assert changes(one.file) == [OPENED, OPENED, moved]
+    assert changes(two.file) == [moved]
 
 
 async def test_an_audit_log_that_begins_is_there_before_anything_waits(
