@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from amqpmesh.router.amqp.errors import ConfigError
 from amqpmesh.router.config.differences import differences
 from amqpmesh.router.config.file import lines
 from amqpmesh.router.io.threads import aside
@@ -54,7 +55,10 @@ async def apply_file(
     if shared is None:
         return await changes.apply(source.read, dry_run=dry_run, by=by)
     async with shared.locked():
-        state = await _followed(changes, shared)
+        try:
+            state = await _followed(changes, shared)
+        except (ConfigError, OSError):  # logged when it was told; the file may mend what this worker could not follow
+            state = await aside(lambda _: shared.read(), None)
         wanted = await aside(lambda _: source.read(), None)
         if dry_run:
             return await changes.apply(shared.part_of(wanted), dry_run=True, by=by)

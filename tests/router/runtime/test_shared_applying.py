@@ -122,3 +122,24 @@ async def test_a_worker_that_follows_takes_rights_away_also_if_it_cannot_open_it
         file_of(audit, 2).rmdir()
         await follow(changes_of(routers[1]), shared)
         assert [each.config.audit for each in routers] == [audit, audit]
+
+
+async def test_a_worker_that_could_not_follow_applies_a_file_that_mends_it(tmp_path: Path) -> None:
+    started = router_config(policy=policy(tmp_path / "one.toml", "old"))
+    audit = AuditConfig(file=tmp_path / "audit.jsonl")
+    wanted = replace(started, policy=policy(tmp_path / "two.toml", "new"), audit=audit)
+    mended = replace(wanted, policy=policy(tmp_path / "three.toml", "mended"), audit=None)
+    async with workers(started, tmp_path) as routers:
+        sources = give_source(routers, tmp_path, started, wanted)
+        await apply_file(changes_of(routers[0]), sources[0])
+        file_of(audit, 2).unlink()
+        file_of(audit, 2).mkdir()  # since it was looked at
+        with pytest.raises(ConfigError, match="audit.file"):
+            await apply_file(changes_of(routers[1]), sources[1])
+        sources = give_source(routers, tmp_path, started, mended)
+        await apply_file(changes_of(routers[1]), sources[1])
+        assert sources[0].shared is not None
+        await follow(changes_of(routers[0]), sources[0].shared)
+        for each in routers:
+            assert each.config.audit is None
+            assert [await may_receive(each, name) for name in ("old", "new", "mended")] == [False, False, True]
