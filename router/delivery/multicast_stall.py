@@ -55,8 +55,15 @@ def _patience(context: Context, outgoing: OutgoingLink) -> float:
     return patience
 
 
-def _look_again(context: Context, outgoing: OutgoingLink) -> None:
+def _look_again(context: Context, outgoing: OutgoingLink, *, is_second: bool = False) -> None:
+    """Look at a stalled receiver.
+
+    Args: is_second: the first look has found that the patience is over, and what was held back is received since.
+        Others may have had their turn in between.
+    """
     flow_state = outgoing.endpoint.flow_state
+    if is_second and flow_state.is_watched:
+        return  # it is looked at again anyway
     flow_state.is_watched = False
     if outgoing.gone or outgoing.skipped:
         return
@@ -69,13 +76,13 @@ def _look_again(context: Context, outgoing: OutgoingLink) -> None:
         outgoing.stalled_since = max(outgoing.stalled_since, flow_state.last_at)  # it took one at once
     if outgoing.stalled_since + _patience(context, outgoing) > context.now:
         _look_later(context, outgoing)
+    elif not is_second:
+        context.schedule(context.now, partial(_look_again, context, outgoing, is_second=True))
     else:
-        context.schedule(context.now, partial(_lose_patience, context, outgoing))
+        _lose_patience(context, outgoing)
 
 
 def _lose_patience(context: Context, outgoing: OutgoingLink) -> None:
-    if outgoing.gone or outgoing.usable:
-        return
     node = outgoing.node
     if node.config.overflow is Overflow.DROP:
         _leave_out(context, outgoing)

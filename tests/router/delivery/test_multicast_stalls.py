@@ -8,6 +8,7 @@ import pytest
 
 from amqpmesh.policies.distribution import Distribution
 from amqpmesh.router.config.file import AddressConfig, Overflow
+from amqpmesh.router.context import AT_ONCE
 from amqpmesh.router.delivery.fast_links import FEW
 from amqpmesh.router.kernel import AHEAD_PAUSE
 from amqpmesh.router.management.snapshot import snapshot
@@ -163,3 +164,28 @@ def test_what_is_held_back_stays_there_when_idle_connections_and_stalled_receive
     scene.network.run()
     assert scene.network.core.context.kernel.held_count == 0
     assert scene.decided() <= 3
+
+
+def test_receivers_that_have_taken_one_after_all_are_not_left_out_by_the_look_before() -> None:
+    """They are as many as one turn handles: other tasks have theirs between the looks and what follows them."""
+    scene = Scene(AT_ONCE, credit=100, slow=1, overflow=Overflow.DROP)
+    stalled = scene.links[1:]
+    for each in stalled:
+        each.flow(1)
+    for _ in range(2):
+        scene.send(1)
+    due = scene.network.core.next_timer()
+    assert due is not None
+    scene.network.now = due
+    scene.network.core.handle_timer(due)
+    assert scene.network.core.next_timer() == due, "not all of it is done"
+    for each in stalled:
+        each.flow(1)
+    scene.network.run()
+    assert scene.seen() == [(2, 0)] * len(scene.links)
+    scene.network.advance(0.1)
+    scene.send(1)
+    for each in stalled:
+        each.flow(1)
+    scene.network.run()
+    assert scene.seen() == [(3, 0)] * len(scene.links)
