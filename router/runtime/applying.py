@@ -156,7 +156,7 @@ class ConfigChanges:
         """Put a configuration in force.
 
         Args, Returns, Raises: as `Router.apply`. by: for the audit log. follows: another worker of this router has it
-            in force already: who has lost rights there has lost them here, whatever fails.
+            in force already: who has lost rights there has lost them here, too, even if the audit log cannot be opened.
         """
         async with self._lock, self._policies.changing:
             running, reader = self._begin()
