@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from amqpmesh import ConfigError, LinkDetachedError, Router, RouterConfig, connect
+from amqpmesh.router.attach.homes import ranking
 from amqpmesh.router.config.file import AuditConfig, PolicyConfig
 from amqpmesh.router.config.workers import worker_config
 from amqpmesh.router.runtime import poller
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(poller.EPOLL is None, reason="this system has no
 
 
 def policy(file: Path, receive: str) -> PolicyConfig:
-    file.write_text(f'[[group]]\nname = "g"\nsend = ["#"]\nreceive = ["{receive}"]\n')
+    file.write_text(f'[[group]]\nname = "g"\nsend = ["#"]\nreceive = ["{receive}/#"]\n')
     return PolicyConfig(file=file)
 
 
@@ -42,7 +43,14 @@ def give_source(routers: list[Router], folder: Path, started: RouterConfig, want
     return found
 
 
-async def may_receive(router: Router, address: str) -> bool:
+async def may_receive(router: Router, place: str) -> bool:
+    """Return whether a worker lets a client receive from an address in a place, which it does not hand over."""
+    worker = router.config.worker
+    assert worker is not None
+    numbers = range(1, worker.count + 1)
+    address = next(
+        name for name in map(f"{place}/q{{}}".format, range(1000)) if ranking("", name, numbers)[0] == worker.number
+    )
     try:
         async with connect(router.listeners[0].url) as client, client.receiver(address):
             return True
@@ -143,3 +151,25 @@ async def test_a_worker_that_could_not_follow_applies_a_file_that_mends_it(tmp_p
         for each in routers:
             assert each.config.audit is None
             assert [await may_receive(each, name) for name in ("old", "new", "mended")] == [False, False, True]
+
+
+async def test_a_worker_that_cannot_read_the_policy_keeps_the_one_that_it_had_until_the_next_change(
+    tmp_path: Path,
+) -> None:
+    started = router_config(policy=policy(tmp_path / "one.toml", "old"))
+    wanted = replace(started, policy=policy(tmp_path / "two.toml", "new"))
+    text = (tmp_path / "two.toml").read_bytes()
+    async with workers(started, tmp_path) as routers:
+        sources = give_source(routers, tmp_path, started, wanted)
+        await apply_file(changes_of(routers[0]), sources[0])
+        (tmp_path / "two.toml").write_text("[[gro")
+        shared = sources[1].shared
+        assert shared is not None
+        with pytest.raises(ConfigError, match="two.toml"):
+            await follow(changes_of(routers[1]), shared)
+        assert [await may_receive(routers[1], name) for name in ("old", "new")] == [True, False]
+        (tmp_path / "two.toml").write_bytes(text)
+        await apply_file(changes_of(routers[0]), sources[0])
+        await follow(changes_of(routers[1]), shared)
+        for each in routers:
+            assert [await may_receive(each, name) for name in ("old", "new")] == [False, True]
