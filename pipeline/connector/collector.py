@@ -35,8 +35,9 @@ def expecting(objects: int) -> Iterator[None]:
 
 def _raise_threshold(objects: int) -> None:
     first, *others = gc.get_threshold()
-    if first:  # 0: the program has switched the collector off
-        gc.set_threshold(max(1, first + objects), *others)
+    # 0: the program has switched the collector off. Less than was added: it has set another threshold since.
+    if first and first + objects > 0:
+        gc.set_threshold(first + objects, *others)
 
 
 def spare_worker() -> None:

@@ -55,6 +55,12 @@ def test_a_collector_that_is_switched_off_stays_off(threshold: int) -> None:
     assert gc.get_threshold()[0] == 0
 
 
+def test_a_threshold_that_the_program_sets_meanwhile_stays(threshold: int) -> None:
+    with expecting(1000):
+        gc.set_threshold(threshold)
+    assert gc.get_threshold()[0] == threshold
+
+
 @pytest.mark.parametrize("is_task", [False, True])
 def test_the_objects_of_a_spark_worker_are_exempt_once_and_those_of_others_never(
     is_task: bool, monkeypatch: pytest.MonkeyPatch
