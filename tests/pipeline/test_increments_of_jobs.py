@@ -17,7 +17,7 @@ from amqpmesh.pipeline.jobs import JOBS
 from amqpmesh.pipeline.latency import TABLES as LATENCY
 from amqpmesh.pipeline.losses import TABLES as LOSSES
 from amqpmesh.pipeline.pruning import prune
-from amqpmesh.pipeline.published import load
+from amqpmesh.pipeline.published import day_name, load
 from amqpmesh.pipeline.work import Done, Work
 from amqpmesh.router.telemetry.schema import Kind, Outcome
 from tests.support.data.segments import WHOLE_SAMPLE, at
@@ -115,17 +115,20 @@ def traffic(bench: Bench, chance: random.Random) -> None:
         bench.known.close(1)
 
 
-def parts(bench: Bench) -> set[str]:
-    """Return the directories of all published tables."""
+def parts(bench: Bench, *tables: str, until: str = "9") -> set[str]:
+    """Return the directories of published parts. Args: tables: how their names begin. until: a day, or all."""
     jobs = load(bench.work.out).jobs
-    return {each for name in INCREMENTAL for parts in jobs[name].tables.values() for each in parts.values()}
+    published = [each for name in INCREMENTAL for each in jobs[name].tables.items() if each[0].startswith(tables)]
+    return {place for _, parts in published for name, place in parts.items() if name < until}
 
 
 @pytest.mark.timeout(1200)  # several runs of Spark, on whatever machine
 def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all_and_read_little(
     bench: Bench, few_partitions: None
 ) -> None:
-    """In a random order, with a run that is killed, an hour of a later day on top, and a day that is removed."""
+    """In a random order, with a run that is killed, a later hour of the second day on top, after which its windows
+    are longer, and a day and an hour that are removed.
+    """
     chance = random.Random(4)
     traffic(bench, chance)
     waiting = bench.root / "waiting"
@@ -135,22 +138,26 @@ def test_runs_over_what_arrives_make_the_tables_of_one_run_over_all_and_read_lit
     run(bench, *paths[:6])
     run(bench, *paths[6:9], jobs=["deliveries", "latency"], killed=["latency"])
     run(bench, *paths[9:])
-    before, places = all_rows(bench), parts(bench)
+    before = all_rows(bench)
+    second = at(3600 * 30) // DAY
+    kept = parts(bench, "traffic/", "latency/", "anomalies/values", until=day_name(second))
+    kept |= parts(bench, "losses/outlines")
+    spans = load(bench.work.out).jobs["latency"].state["spans"]
+    windows = sum(count for hour, (*_, count) in spans.items() if hour >= day_name(second))
     assert {row[-1] for row in before["traffic/matrix"]} == {"recorded", "scaled", "counted"}
     assert {row[-1] for row in before["traffic/links"]} >= {"recorded", "counted"}
     assert all(len({row[0] for row in before[name]}) == 2 for name in ("latency/shares", "losses/daily", "losses/rows"))
     assert {row[1] for row in before["losses/findings"]} >= {"broken", "unanswered", "growing"}
     assert {row[0] for row in before["anomalies/values"]} == {"messages", "octets", "waits"}
     for _ in range(9):
-        bench.known.deliver("AB", seconds=3600 * 84, size=100_000)
+        bench.known.deliver("AB", seconds=3600 * 30, size=100_000)
     bench.known.close(1)
     told = {name: done.figures for name, done in run(bench).items()}
-    assert [told[name]["deliveries read"] for name in ("deliveries", "latency", "losses")] == [0, 9, 9]
+    assert [told[name]["deliveries read"] for name in ("deliveries", "latency", "losses")] == [0, windows + 9, 9]
+    assert [told["traffic"][each] for each in ("records read", "hours written")] == [18, 1]
     assert told["deliveries"]["hours written"] == told["anomalies"]["days written"] == 1
-    of_hours = {each for each in places if each.startswith(("latency/", "losses/outlines"))}
-    assert of_hours <= parts(bench), "all other hours and days stay as they are"
-    second = at(3600 * 84) // DAY - 2
-    prune(bench.work.out, datetime.fromtimestamp(second * DAY // 1_000_000_000, UTC))
+    assert kept <= parts(bench, ""), "all other hours and days stay as they are"
+    prune(bench.work.out, datetime.fromtimestamp(second * DAY // 1_000_000_000 + 3600, UTC))
     done = run(bench)
     read = {"records read", "hours written", "days written", "deliveries read"}
     assert {done[name].figures["deliveries read"] for name in ("deliveries", "latency", "losses")} == {0}
