@@ -12,9 +12,10 @@ from amqpmesh.router.amqp.codec.composite import encode_composite
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, Modified, Released
 from amqpmesh.router.amqp.standard.messaging import AmqpValue, Properties
 from amqpmesh.router.config.address import Duplicates
-from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.config.file import AddressConfig, MeshConfig
 from amqpmesh.router.management.snapshot import snapshot
-from tests.support.worlds.meshes import World
+from tests.support.worlds.frayed_wires import RESUME
+from tests.support.worlds.meshes import INSECURE, World
 from tests.support.worlds.network import Client, Sent
 
 DROPS = AddressConfig(pattern="q/#", duplicates=Duplicates.MESSAGE_ID, max_credit=20)
@@ -189,11 +190,17 @@ def test_routers_that_differ_say_so(here: AddressConfig, there: AddressConfig) -
     assert story.processed == {"m": ["B"]}
 
 
+@pytest.mark.parametrize(("lanes", "away"), [(INSECURE, 1.0), (RESUME, 0.3)], ids=["lost", "resumed"])
 @pytest.mark.parametrize("seed", range(3))
-def test_with_connections_that_are_cut_a_message_is_processed_twice_only_if_its_receiver_was_lost(seed: int) -> None:
-    """Each message is sent until it is accepted; connections of senders and between routers are cut at random."""
+def test_with_connections_that_are_cut_a_message_is_processed_twice_only_if_its_receiver_was_lost(
+    seed: int, lanes: MeshConfig, away: float
+) -> None:
+    """Each message is sent until it is accepted; connections of senders and between routers are cut at random.
+
+    Args: away: seconds until two routers are connected again.
+    """
     random = Random(seed)
-    mesh = World("ABC", [*LINE, ("A", "C")], DROPS)
+    mesh = World("ABC", [*LINE, ("A", "C")], DROPS, mesh=lanes)
     story = Story(mesh, "BC")
     pending: dict[str, list[Sent]] = {}
     for number in range(60):
@@ -209,7 +216,7 @@ def test_with_connections_that_are_cut_a_message_is_processed_twice_only_if_its_
         elif event < 0.25:
             one, two = random.choice([("A", "B"), ("A", "C")])
             mesh.cut(*mesh.between(one, two))
-            mesh.advance(1.0)
+            mesh.advance(away)
             mesh.join(one, two)
             mesh.advance(1.0)
         if random.random() < 0.5:
@@ -224,6 +231,8 @@ def test_with_connections_that_are_cut_a_message_is_processed_twice_only_if_its_
     assert all(any(isinstance(sent.outcome, Accepted) for sent in sents) for sents in pending.values())
     assert len(story.processed) == 60
     assert [each for each, routers in story.processed.items() if len(routers) > 1] == []
+    resumed = sum(node.core.context.termini.resumptions for node in mesh.nodes.values())
+    assert (resumed > 0) is (lanes is RESUME)
 
 
 def test_while_the_router_of_a_message_id_cannot_be_reached_another_one_takes_the_message_again() -> None:

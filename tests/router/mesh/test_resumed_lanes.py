@@ -8,6 +8,7 @@ from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, Rece
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Modified, Rejected, Released
 from amqpmesh.router.amqp.standard.performatives import Transfer
 from amqpmesh.router.config.file import AddressConfig
+from amqpmesh.router.config.resumption import ResumptionConfig
 from tests.support.peers.scripted import AMQP, Script
 from tests.support.worlds.frayed_wires import FIRST, LATE, NEWS, RESUME, SECOND, tell
 from tests.support.worlds.meshes import INSECURE, World
@@ -22,11 +23,17 @@ class Story:
     """A sender at A and a receiver at C, over B."""
 
     def __init__(
-        self, mode: ReceiverSettleMode = SECOND, *, address: str = "q", number: int = 3, without: str = ""
+        self,
+        mode: ReceiverSettleMode = SECOND,
+        *,
+        address: str = "q",
+        number: int = 3,
+        without: str = "",
+        **limits: ResumptionConfig,
     ) -> None:
-        """Args: number: of messages. without: routers that keep no lanes."""
+        """Args: number: of messages. without: routers that keep no lanes. limits: `[resumption]` of all."""
         members = dict.fromkeys(without, INSECURE)
-        self.world = World("ABC", LINE, NEWS, AGAIN, members=members, mesh=RESUME)
+        self.world = World("ABC", LINE, NEWS, AGAIN, members=members, mesh=RESUME, **limits)
         self.mode = mode
         self.consumer, self.producer = self.world["C"].client(), self.world["A"].client()
         self.consumer.receiver(address, credit=100, rcv=mode)
@@ -226,6 +233,20 @@ def test_a_connection_that_is_silent_for_longer_than_the_hold_time_is_waited_for
     story.world.leave()
 
 
+@pytest.mark.parametrize("why", ["A drains", "B drains", "limits"])
+def test_a_lane_that_a_router_does_not_keep_for_the_next_connection_is_in_doubt(why: str) -> None:
+    story = Story(resumption=ResumptionConfig(unsettled=2 if why == "limits" else 100))
+    story.cut("A", "B")
+    if why != "limits":
+        story.world[why[0]].core.start_drain(story.world.now)
+    story.join("A", "B")
+    assert story.heard() == [Modified(delivery_failed=True)] * 3
+    for sent in story.sent:
+        sent.dispose(None, settled=True)
+    story.world.advance(LATE)
+    story.world.leave()
+
+
 def test_after_that_time_it_is_in_doubt() -> None:
     story = Story()
     (wire,) = story.world.between("A", "B")
@@ -245,6 +266,33 @@ def test_a_new_connection_takes_over_before_the_loss_of_the_former_is_noticed() 
     accept(came)
     assert story.heard() == [ACCEPTED] * 3
     story.world.cut(wire)
+    story.world.leave()
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_what_its_sender_settles_behind_our_map_is_settled_by_a_resuming_transfer(decided: bool) -> None:
+    """Only then the neighbour, whose map still names it, lets its receiver settle (§2.6.13)."""
+    story = Story()
+    came = story.consumer.take(3)
+    if decided:
+        accept(came)
+        assert story.heard() == [ACCEPTED] * 3
+    story.cut("A", "B")
+    asked: list[bytes] = []
+
+    def tap(sender: str, receiver: str, data: bytes) -> None:
+        state = (b"\0S$" if decided else b"\0S#") in data.partition(b"\0S\x12")[2]  # accepted, received; attach
+        if (sender, receiver) == ("A", "B") and state:
+            asked.append(data)
+
+    story.world.tap, story.world.latency = tap, lambda: 0.01
+    story.world.join("A", "B")
+    story.world.advance_until(lambda: bool(asked), 5.0)
+    assert len(asked) == 1, "our map has left, and theirs has not come"
+    for sent in story.sent:
+        sent.dispose(None, settled=True)
+    story.world.advance(1.0)
+    assert [[settled for _, settled in each.said] for each in came] == [[True]] * 3
     story.world.leave()
 
 

@@ -17,7 +17,7 @@ from amqpmesh.router.config.policy_file import parse_policy
 from amqpmesh.router.config.resumption import ResumptionConfig
 from amqpmesh.router.management.snapshot import snapshot
 from tests.support.peers.bystanders import Intruder
-from tests.support.peers.roaming_receiver import ALL, CLOSE, FAILED, RoamingReceiver, as_map
+from tests.support.peers.roaming_receiver import ALL, CLOSE, FAILED, SECOND, RoamingReceiver, as_map
 from tests.support.peers.scripted import attached, frame
 from tests.support.worlds.meshes import World
 from tests.support.worlds.network import Network, message
@@ -161,6 +161,30 @@ def test_links_of_one_user_are_limited_whatever_their_direction() -> None:
         assert isinstance(answer.source, Source)
         granted.append(answer.source.timeout)
     assert granted == [30, 0]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_deliveries_that_have_ended_meanwhile_leave_their_room_to_those_of_others(settled: bool) -> None:
+    network = Network(resumption=ResumptionConfig(unsettled=3))
+    first = RoamingReceiver(sent=SECOND, network=network, name="first")
+    sent = first.send(2)
+    first.lose()
+    if settled:
+        for each in sent:
+            each.dispose(None, settled=True)
+        network.run()
+    second = RoamingReceiver(network=network, name="second")
+    second.send(2)
+    second.lose()
+    network.run()
+    assert network.core.context.termini.evicted == (0 if settled else 1)
+    answer = first.back({})
+    assert (answer.unsettled is None) is not settled
+    first.lose()
+    if not settled:
+        for each in sent:  # they have heard that it is gone
+            each.dispose(None, settled=True)
+    second.finish()
 
 
 def test_a_long_map_is_taken_in_steps_and_new_messages_come_behind_all_of_it() -> None:

@@ -174,6 +174,23 @@ def test_a_terminal_state_of_the_sender_counts(theirs: DeliveryState) -> None:
     r.finish()
 
 
+def test_a_terminal_state_that_the_sender_states_behind_the_maps_is_that_of_the_transfer() -> None:
+    r = Roaming(sent=SECOND)
+    (of,) = r.send()
+    tag = r.tag()
+    r.lose()
+    assert as_map(r.back({tag: ALL}, credit=0)) == {tag: ALL}
+    of.dispose(Rejected(), settled=False)
+    r.network.run()
+    r.give(1)
+    (transfer,) = r.resumed
+    assert fields_of(transfer) == (Rejected(), False, False)
+    r.say(transfer.delivery_id or 0, Rejected(), settled=False)
+    assert of.outcome == Rejected()
+    of.dispose(None, settled=True)
+    r.finish()
+
+
 def test_what_the_sender_has_settled_meanwhile_is_in_no_map() -> None:
     r = Roaming(sent=SECOND)
     (of,) = r.send()

@@ -198,8 +198,9 @@ def test_a_limit_is_told_by_the_answer(r: Roaming) -> None:
     assert answer.unsettled is None, "nothing is known of it"
 
 
-def test_a_place_at_the_limit_is_kept_for_the_link_that_comes_back() -> None:
-    r = Roaming(network=Network(resumption=ResumptionConfig(links=1)))
+@pytest.mark.parametrize("limits", [ResumptionConfig(links=1), ResumptionConfig(links_per_user=1)], ids=["all", "user"])
+def test_a_place_at_the_limit_is_kept_for_the_link_that_comes_back(limits: ResumptionConfig) -> None:
+    r = Roaming(network=Network(resumption=limits))
     for _ in range(3):
         r.lose()
         target = r.back({}).target

@@ -6,7 +6,7 @@ import pytest
 
 from amqpmesh.router.amqp.standard.definitions import AmqpCondition, Error, ReceiverSettleMode, Role
 from amqpmesh.router.amqp.standard.delivery_states import Accepted, DeliveryState, Rejected
-from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Disposition
+from amqpmesh.router.amqp.standard.performatives import Attach, Detach, Disposition, Flow
 from amqpmesh.router.config.address import AddressConfig
 from tests.router.resumption.test_returning_senders import SECOND, WHOLE, Roaming, as_map, tag
 from tests.support.peers.bystanders import Intruder
@@ -111,6 +111,26 @@ def test_each_round_names_other_deliveries() -> None:
         r.detached(detach)
     assert len(seen) == 60
     r.network.advance(31)
+    for arrival in r.arrivals:
+        arrival.accept()
+    r.finish()
+
+
+@pytest.mark.parametrize("incomplete", ["ours", "the sender's"])
+def test_in_a_round_there_is_credit_for_what_is_resumed_alone(incomplete: str) -> None:
+    r = Small(60 if incomplete == "ours" else 10)
+    r.begin()
+    r.peer.write(r.attaching(r.left, incomplete_unsettled=incomplete != "ours"))
+    answer, *heard = [each.performative for each in r.peer.hear()]
+    assert isinstance(answer, Attach)
+    named = list(as_map(answer))
+    for each in named[:-1]:
+        r.resume(r.next, of=int.from_bytes(each, "big"))
+        r.next += 1
+        heard += [after.performative for after in r.peer.hear()]
+    flows = [each for each in heard if isinstance(each, Flow) and each.handle is not None]
+    given = {(each.delivery_count or 0) + (each.link_credit or 0) for each in flows}
+    assert given == {len(named)}, "until both maps are complete"
     for arrival in r.arrivals:
         arrival.accept()
     r.finish()

@@ -205,6 +205,17 @@ def test_while_the_memory_is_used_up_who_has_more_than_a_share_of_it_is_granted_
     assert greedy.attach(Role.SENDER, name="later", at=2).target.timeout == 3600  # type: ignore[union-attr]
 
 
+def test_while_the_memory_is_used_up_other_connections_of_a_user_take_no_time_from_its_new_links() -> None:
+    network, _ = world()
+    user = User(network, "127.0.0.1")
+    hog = fill(network, user.host, left=MIB // 2)
+    assert network.core.context.memory.used_up
+    target = user.attach(Role.SENDER).target
+    assert target is not None
+    assert target.timeout == 3600
+    hog.leave()
+
+
 def test_of_who_holds_most_by_its_connections_links_go_first_and_then_the_largest_connection() -> None:
     network, others = world()
     greedy = Modest(network, "127.0.0.1")

@@ -40,7 +40,7 @@ class RoamingReceiver:
         self.name = name
         self.network = network or Network()
         self.rcv, self.policy, self.timeout, self.reliable = rcv, policy, timeout, reliable
-        self.producer = self.network.client("producer")
+        self.producer = self.network.client()
         self.sender = self.producer.sender("q", rcv=sent)
         self.came: list[Heard] = []
         self.begin()
