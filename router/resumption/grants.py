@@ -52,7 +52,8 @@ class Grants:
         """Return the time that our end of a link is kept; None: it goes with its link.
 
         `never` asks for it only together with an unsettled map: programs write it that never come back with one. While
-        the memory is used up, who holds more than a share of it is granted nothing new.
+        the memory is used up, nothing new is granted if the connection and what is kept for its holder have more than a
+        share of it together; other connections of the holder do not count.
 
         Args: terminus: as the peer asks for it. known: the one that it had before, whose grant ends once it has this
             one.
