@@ -127,6 +127,17 @@ async def ends(site: Site, pid: int, tmp_path: Path) -> None:
     assert not any("Traceback" in line for line in site.daemon.lines)
 
 
+async def has_ended(pid: int) -> None:
+    """Wait until a process, which need not be a child, has ended."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            with trio.fail_after(LONG):
+                await trio.lowlevel.wait_readable(process)
+        finally:
+            os.close(process)
+
+
 async def readiness(port: int) -> bytes:
     """Return the begin of the answer at `/readyz`."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -475,7 +486,11 @@ async def test_a_new_supervisor_that_is_killed_leaves_the_workers_as_they_were(w
     site.daemon.send(signal.SIGUSR2)
     pid = site.pid()
     assert moving(site) == {"A.1", "A.2"}
+    new = re.findall(r" INFO worker started worker=A\.old\.\d pid=(\d+)$", "\n".join(site.daemon.lines), re.MULTILINE)
+    assert len(new) == 2
     os.kill(pid, signal.SIGKILL)
+    for worker in new:  # until then they take new connections
+        await has_ended(int(worker))
     site.daemon.said(r" ERROR upgrade failed ")
     for _ in range(2):
         site.daemon.said(r" INFO clients stay worker=A\.\d ")
