@@ -4,6 +4,7 @@ With `--workers` it runs several processes: `supervisor.py` starts them.
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 log = event_log.EventLog("amqpmesh.run")
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Seconds until a worker that could not follow the others tries again: twice as long each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +199,7 @@ async def serve(config: RouterConfig, stage: DaemonHooks) -> int:
                 nursery.start_soon(_end_when_moved, router, stage, nursery.cancel_scope)
                 if upgrade is not None:
                     nursery.start_soon(upgrade.serve, stage.before)
-                await _until_told_to_end(signals, router, stage, upgrade)
+                await _until_told_to_end(signals, router, stage, upgrade, nursery)
                 nursery.cancel_scope.cancel()
             if upgrade is not None:
                 upgrade.drains()
@@ -244,8 +248,9 @@ async def _end_when_moved(router: Router, stage: DaemonHooks, waiting: trio.Canc
 
 
 async def _until_told_to_end(
-    signals: AsyncIterator[int], router: Router, stage: DaemonHooks, upgrade: Upgrade | None
+    signals: AsyncIterator[int], router: Router, stage: DaemonHooks, upgrade: Upgrade | None, nursery: trio.Nursery
 ) -> None:
+    again, wait = trio.CancelScope(), FIRST_WAIT
     async for number in signals:
         if number == UPGRADE:
             if upgrade is not None:
@@ -254,27 +259,48 @@ async def _until_told_to_end(
         if number not in (signal.SIGHUP, FOLLOW):
             log.info("draining", signal=signal.Signals(number).name, seconds=router.config.drain)
             return
-        try:
-            if number == FOLLOW and stage.source.shared is not None:
-                ending_of(router).follow()
-                if stage.former is not None and (stage.source.shared.folder / ALONE).exists():
-                    stage.former.part()
-                await follow(changes_of(router), stage.source.shared)
-                continue
-            await apply_file(changes_of(router), stage.source)
-        except ConfigError as error:
-            log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
+        follows = number == FOLLOW and stage.source.shared is not None
+        has_changed = await _change(router, stage, follows=follows)
+        if not follows:
             continue
-        except EditError as error:
-            log.error("reload failed", reason=str(error))
-            continue
-        except OSError as error:
-            log.error("reload failed", url=error.filename, reason=error.strerror or str(error))
-            continue
-        except Exception as error:  # an internal error ends the reload only, as it ends one connection elsewhere
-            log.error("internal error", exception=error)
-            continue
+        again.cancel()
+        if has_changed:
+            wait = FIRST_WAIT
+        else:  # rights that were taken away elsewhere must not stay here
+            again = trio.CancelScope()
+            nursery.start_soon(_follow_again, again, wait)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+async def _follow_again(scope: trio.CancelScope, seconds: float) -> None:
+    """Have this worker told once more to follow the others, after a time."""
+    with scope:
+        await trio.sleep(seconds)
+        os.kill(os.getpid(), FOLLOW)
+
+
+async def _change(router: Router, stage: DaemonHooks, *, follows: bool) -> bool:
+    """Put the file in force, or what another worker has put in force. Returns: False: it failed, and was logged."""
+    try:
+        if follows and stage.source.shared is not None:
+            ending_of(router).follow()
+            if stage.former is not None and (stage.source.shared.folder / ALONE).exists():
+                stage.former.part()
+            await follow(changes_of(router), stage.source.shared)
+            return True
+        await apply_file(changes_of(router), stage.source)
+    except ConfigError as error:
+        log.error("reload failed", file=error.file, key=error.key, reason=error.reason)
+    except EditError as error:
+        log.error("reload failed", reason=str(error))
+    except OSError as error:
+        log.error("reload failed", url=error.filename, reason=error.strerror or str(error))
+    except Exception as error:  # an internal error ends the reload only, as it ends one connection elsewhere
+        log.error("internal error", exception=error)
+    else:
         log.info("reloaded")
+        return True
+    return False
 
 
 async def _hear_signals(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -23,7 +24,9 @@ from amqpmesh.router.amqp.standard.delivery_states import Accepted, Released
 from amqpmesh.router.amqp.standard.messaging import Target
 from amqpmesh.router.amqp.standard.performatives import Attach, Begin, Close, Disposition, Open, Transfer
 from amqpmesh.router.cli.main import main
+from amqpmesh.router.config.observability import AuditConfig
 from amqpmesh.router.config.users import add_user
+from amqpmesh.router.runtime.audit_file import file_of
 from tests.support.peers.scripted_stream import AMQP, Peer, attached, begun, credit
 from tests.support.processes.daemon import PATIENCE, Daemon, StartDaemon
 
@@ -352,6 +355,25 @@ def run(router: Site, *arguments: str) -> tuple[int, str]:
     root = Path(__file__).parents[4]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=root)
     return done.returncode, done.stdout + done.stderr
+
+
+def test_a_worker_that_could_not_follow_a_change_follows_it_as_soon_as_it_can(
+    daemon: StartDaemon, tmp_path: Path
+) -> None:
+    router = site(daemon, tmp_path)
+    audit = AuditConfig(file=tmp_path / "audit.jsonl")
+    changed = f"{CONFIG}[[address]]\npattern = 'b'\n[audit]\nfile = 'audit.jsonl'\n"
+    (tmp_path / "a.toml").write_text(changed)
+    with file_of(audit, 2).open("w") as another:
+        fcntl.flock(another, fcntl.LOCK_EX)
+        router.daemon.send(signal.SIGHUP)
+        pattern = r" INFO configuration changed worker=(A\.\d) key=address\[b\] "
+        assert router.daemon.said(pattern).group(1) == "A.1"
+        for _ in range(2):  # at once, and again after a second
+            router.daemon.said(r" ERROR reload failed worker=A\.2 .*another process writes it")
+    assert router.daemon.said(pattern).group(1) == "A.2"
+    router.daemon.send(signal.SIGTERM)
+    assert router.daemon.ended() == 0
 
 
 def changed(router: Site, key: str) -> set[str]:
