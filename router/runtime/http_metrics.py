@@ -25,8 +25,10 @@ T = TypeVar("T")
 
 PATH: Final = "/metrics"
 
-PART: Final = 100
-"""Metrics are as old as this many times the work on them at least: that work takes a hundredth of a core."""
+PART: Final = 200
+"""Metrics are as old as this many times the work on them at least: that work takes half a hundredth of a core, so that
+with the answers it is less than one.
+"""
 
 DOCUMENTS: Final = 100
 """Documents that are kept for other scrapers with the same rights; and as many answers to questions for addresses."""

@@ -213,7 +213,7 @@ async def test_metrics_come_in_the_format_that_a_scraper_asks_for() -> None:
     assert router.statistics().is_empty
 
 
-async def test_metrics_are_read_again_after_a_hundred_times_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_are_read_again_after_two_hundred_times_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(self: Work, steps: Steps[bytes]) -> Steps[bytes]:
         self.seconds += 0.01
         return steps
