@@ -40,7 +40,7 @@ from amqpmesh.router.logs import event_log
 from amqpmesh.router.runtime.heap import return_free_memory
 from amqpmesh.router.runtime.reload import ConfigSource
 from amqpmesh.router.runtime.router import Router, changes_of, ending_of, inherit, memory_of, succession_of
-from amqpmesh.router.runtime.shared_config import FOLLOW
+from amqpmesh.router.runtime.shared_config import FOLLOW, SharedConfig
 from amqpmesh.router.runtime.shared_drain import LEAVE, SharedDrain
 from amqpmesh.router.runtime.source_changes import apply_file, begin, follow
 
@@ -259,9 +259,9 @@ async def _until_told_to_end(
         if number not in (signal.SIGHUP, FOLLOW):
             log.info("draining", signal=signal.Signals(number).name, seconds=router.config.drain)
             return
-        follows = number == FOLLOW and stage.source.shared is not None
-        has_changed = await _change(router, stage, follows=follows)
-        if not follows:
+        followed = stage.source.shared if number == FOLLOW else None
+        has_changed = await _change(router, stage, followed)
+        if followed is None:
             continue
         again.cancel()
         if has_changed:
@@ -279,14 +279,17 @@ async def _follow_again(scope: trio.CancelScope, seconds: float) -> None:
         os.kill(os.getpid(), FOLLOW)
 
 
-async def _change(router: Router, stage: DaemonHooks, *, follows: bool) -> bool:
-    """Put the file in force, or what another worker has put in force. Returns: False: it failed, and was logged."""
+async def _change(router: Router, stage: DaemonHooks, followed: SharedConfig | None) -> bool:
+    """Put the file in force, or what another worker has put in force.
+
+    Args: followed: has the latter; None: the file is read. Returns: False: it failed, and was logged.
+    """
     try:
-        if follows and stage.source.shared is not None:
+        if followed is not None:
             ending_of(router).follow()
-            if stage.former is not None and (stage.source.shared.folder / ALONE).exists():
+            if stage.former is not None and (followed.folder / ALONE).exists():
                 stage.former.part()
-            await follow(changes_of(router), stage.source.shared)
+            await follow(changes_of(router), followed)
             return True
         await apply_file(changes_of(router), stage.source)
     except ConfigError as error:
