@@ -53,6 +53,11 @@ class Framed(Foreign):
         assert sent is not None
         return sent
 
+    def tags(self) -> list[bytes]:
+        """Return the tags of the deliveries that have come, which their first frames have."""
+        transfers = (self.transfer(number) for number in range(len(self.came)))
+        return [each.delivery_tag for each in transfers if each.delivery_tag]
+
     def accept(self) -> None:
         """Accept all that was resumed."""
         for transfer in self.resumed:
@@ -93,7 +98,7 @@ def test_messages_of_one_frame_and_of_several_are_kept_alike(rcv: ReceiverSettle
     sent = [r.write(frames) for frames in all_frames]
     r.take()
     ids = [each.performative.delivery_id for each in r.came]  # type: ignore[union-attr]  # transfers
-    tags = [each.performative.delivery_tag for each in r.came if each.performative.delivery_tag]  # type: ignore[union-attr]  # transfers
+    tags = r.tags()
     assert len(tags) == len(all_frames)
     kept = r.octets
     r.say(next(each for each in ids[1:] if each is not None), Rejected(), settled=True)
@@ -146,7 +151,7 @@ def test_each_receiver_of_a_multicast_gets_its_frames_again() -> None:
     other.lose()
     last = r.write(alone)
     r.take()
-    tags = [each.performative.delivery_tag for each in r.came if each.performative.delivery_tag]  # type: ignore[union-attr]  # transfers
+    tags = r.tags()
     r.lose()
     r.back(dict.fromkeys(tags))
     assert r.payloads == [b"".join(both), b"".join(alone)]
